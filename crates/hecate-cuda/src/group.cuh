@@ -163,6 +163,9 @@ struct __align__(64) BulkMap {
     u64 opaque[16];
 };
 
+// Asks for what is known of the array, by one thread.
+__device__ __forceinline__ void ask_for_map(const BulkMap& map) { asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory"); }
+
 // Starts a bulk copy of a box of the array to shared memory, by one thread, and tells `gate` of each byte that is there: its
 // 64 columns from `column` on become a panel, and what is outside of the array zeros.
 __device__ __forceinline__ void copy_box(void* to, const BulkMap& map, int column, int head, int row, u64* gate) {

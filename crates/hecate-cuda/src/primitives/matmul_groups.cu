@@ -136,6 +136,7 @@ template <u32 TYPE> __device__ __forceinline__ void product(const GroupProduct& 
     if constexpr (GROUPS_MULTIPLY) {
         // The thread that copies arrives, and of those that multiply one of each warp.
         if (threadIdx.x == 0) {
+            ask_for_map(args.rows_of_a), ask_for_map(args.rows_of_b);
 #pragma unroll
             for (u32 stage = 0; stage < STAGES; stage++) gate_open(&shared.full[stage], 1), gate_open(&shared.empty[stage], 8);
             show_to_groups();

@@ -26,7 +26,7 @@ template <u32 FORMAT> __device__ __forceinline__ void few_rows(const QuantizedPr
         for (u64 part = lane; part < parts; part += 32) {
             // Decoded once for all rows of `x`
             float w[PART];
-            decode<FORMAT>(part_of_row<FORMAT>(row, part), (u32)(part % PARTS<FORMAT>), w);
+            decode<FORMAT>(row, part, w);
             // The branch is the same for all lanes.
 #pragma unroll
             for (u32 n = 0; n < TOGETHER; n++) {
@@ -68,7 +68,7 @@ KERNEL(dequantize, Dequantize, 256) {
     for (u64 part = grid_thread(); part < args.parts; part += grid_threads()) {
         // 32 bits until they are rounded to what `out` holds
         float w[PART];
-        BY_FORMAT(args.format, decode<FORMAT>(part_of_row<FORMAT>(args.weights, part), (u32)(part % PARTS<FORMAT>), w))
+        BY_FORMAT(args.format, decode<FORMAT>(args.weights, part, w))
 #pragma unroll
         for (u32 i = 0; i < PART; i += 4) store_run<4>(args.out, PART * part + i, Run<4>{{w[i], w[i + 1], w[i + 2], w[i + 3]}});
     }

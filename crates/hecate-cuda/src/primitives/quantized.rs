@@ -1,4 +1,5 @@
-//! Products with quantized matrices: weights are decoded as they meet rows of `x`, in registers or tile by tile.
+//! Products with quantized matrices: few rows meet weights as they are decoded in registers, tens of them tile by tile, many meet
+//! them decoded.
 
 use super::quantized_tiles;
 use crate::{
@@ -45,9 +46,6 @@ fn few(format: BlockFormat) -> usize {
     if format == BlockFormat::Q4K { 16 } else { 8 }
 }
 
-/// Most rows of `x` for which weights are decoded tile by tile: of more, decoding them once costs less.
-const MANY: usize = usize::MAX;
-
 /// Rows of `x` of a block of threads; `TOGETHER` in the kernels.
 const TOGETHER: usize = 4;
 
@@ -62,8 +60,8 @@ impl QuantizedMatmul for Cuda {
     /// `y = x Wᵀ`, `x [n,K]`, `W [N,K]`, with `x` as it is and sums in 32 bits.
     fn quantized_matmul(&self, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
         let (n, inner, columns) = (x.shape().rows(), weight.columns(), weight.rows());
-        let decodes_first = self.has_naive_products() || !quantized_tiles::exist(self) || n > MANY;
-        if n > few(weight.format()) && decodes_first {
+        let by_tiles = !self.has_naive_products() && quantized_tiles::exists(self, x.dtype(), n);
+        if n > few(weight.format()) && !by_tiles {
             let b = &self.dequantized(weight, x.dtype())?;
             // All values at once, for the time of the call.
             let transpose = Transpose { a: false, b: true };

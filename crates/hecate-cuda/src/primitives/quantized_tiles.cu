@@ -1,216 +1,221 @@
-// Products of many rows with quantized matrices on tensor cores (from sm_80 on): y = x Wᵀ. A block makes a tile of y. Weights come
-// as blocks of their format and are decoded into shared memory, stage by stage; they are nowhere else as numbers.
+// Products of tens of rows with quantized matrices on tensor cores (from sm_80 on): y = x Wᵀ. A block makes a tile of y. Weights
+// come as blocks of their format and are decoded into shared memory, stage by stage; they are nowhere else as numbers.
 //
 // Of 32-bit factors each number is split into two parts, 22 bits together, of which three products are taken.
 #include "quantized.cuh"
 #include "tensor.cuh"
 
-// Eight warps have [16 M, 8 N] each of a tile of y: four bands of rows, two sides. A stage has DEEP words of each row, of one
-// value of 32 bits or two of 16; parts of weights are AHEAD stages on their way.
-template <u32 TYPE_, u32 M_, u32 N_, u32 DEEP_, u32 AHEAD_> struct Shape {
-    static constexpr u32 TYPE = TYPE_, M = M_, N = N_, DEEP = DEEP_, AHEAD = AHEAD_;
-    static constexpr u32 THREADS = 256, ROWS = 64 * M, COLUMNS = 16 * N, STAGES = 3;
-    static constexpr u32 PER_WORD = TYPE == 0 ? 1 : 2, VALUES = DEEP * PER_WORD;
-    // From row to row in shared memory: lanes of a warp find other banks.
-    static constexpr u32 PITCH = DEEP + 4;
-    // Parts of a row of weights in a stage, and of all rows those of a thread
-    static constexpr u32 PARTS_OF_ROW = VALUES / PART, UNITS = COLUMNS * PARTS_OF_ROW, OWN = (UNITS + THREADS - 1) / THREADS;
-    // Tensor cores cut sums off: those of 32 bits are added up elsewhere after so many stages.
-    static constexpr u32 PIECE = 256 / VALUES;
+// A tile of y. A group is eight warps, which have [16,16] each of it: four bands of rows, two sides. Two groups take turns: while
+// one decodes a stage, the other multiplies.
+static constexpr u32 ROWS = 64, COLUMNS = 32, GROUP = 256, GROUPS = 2;
+// Words of each row in a stage, of one value of 32 bits or two of 16, and from row to row: lanes of a warp find other banks.
+static constexpr u32 DEEP = 64, PITCH = DEEP + 4;
+// Stages of x that are there at a time
+static constexpr u32 STAGES = 3;
+// Values in a word of TYPE, in a row of a stage, and parts there; parts of all rows of weights
+template <u32 TYPE> constexpr u32 PER_WORD = TYPE == 0 ? 1 : 2;
+template <u32 TYPE> constexpr u32 VALUES = DEEP * PER_WORD<TYPE>;
+template <u32 TYPE> constexpr u32 PARTS_OF_ROW = VALUES<TYPE> / PART;
+template <u32 TYPE> constexpr u32 UNITS = COLUMNS * PARTS_OF_ROW<TYPE>;
+// Stages that parts are on their way
+static constexpr u32 AHEAD = 2;
+
+// Of a group.
+struct Shared {
+    u32 x[STAGES][ROWS * PITCH], w[2][COLUMNS * PITCH];
 };
 
-template <class S> struct Shared {
-    u32 x[S::STAGES][S::ROWS * S::PITCH], w[2][S::COLUMNS * S::PITCH];
-};
+// A warp's sums [16,16] of 16-bit numbers.
+template <u32 TYPE> struct Sums {
+    float x[2][4] = {};
 
-// A warp's sums [16 M, 8 N]; in 32 bits products of small parts are apart, so that no product waits for the one before.
-template <class S> struct Sums {
-    float x[S::M][S::N][4] = {};
-
-    // Adds the products of a stage of 16-bit numbers; `band` and `side` are the warp's first row and column.
+    // Adds the products of a stage; `band` and `side` are the warp's first row and column.
     __device__ __forceinline__ void add(const u32* left, const u32* right, u32 band, u32 side) {
         const u32 lane = threadIdx.x % 32;
 #pragma unroll
-        for (u32 k = 0; k < S::DEEP; k += 8) {
-            u32 a[S::M][4], b[S::N / 2][4];
+        for (u32 k = 0; k < DEEP; k += 8) {
+            u32 a[4], b[4];
+            load_matrices(a, left + (band + lane % 16) * PITCH + k + lane / 16 * 4);
+            load_matrices(b, right + (side + lane / 16 * 8 + lane % 8) * PITCH + k + lane / 8 % 2 * 4);
 #pragma unroll
-            for (u32 m = 0; m < S::M; m++) load_matrices(a[m], left + (band + 16 * m + lane % 16) * S::PITCH + k + lane / 16 * 4);
-            // Two columns of matrices at a time.
-#pragma unroll
-            for (u32 n = 0; n < S::N / 2; n++)
-                load_matrices(b[n], right + (side + 16 * n + lane / 16 * 8 + lane % 8) * S::PITCH + k + lane / 8 % 2 * 4);
-#pragma unroll
-            for (u32 m = 0; m < S::M; m++)
-#pragma unroll
-                for (u32 n = 0; n < S::N; n++) {
-                    const u32 first = b[n / 2][n % 2 * 2], second = b[n / 2][n % 2 * 2 + 1];
-                    if constexpr (S::TYPE == 1) multiply_add_bf16(x[m][n], a[m], first, second);
-                    else multiply_add_halves(x[m][n], a[m], first, second);
-                }
+            for (u32 n = 0; n < 2; n++) {
+                if constexpr (TYPE == 1) multiply_add_bf16(x[n], a, b[2 * n], b[2 * n + 1]);
+                else multiply_add_halves(x[n], a, b[2 * n], b[2 * n + 1]);
+            }
         }
     }
     __device__ __forceinline__ void add_up() {}
 };
 
-// Of 32-bit numbers.
-template <u32 M, u32 N, u32 DEEP, u32 AHEAD> struct Sums<Shape<0, M, N, DEEP, AHEAD>> {
-    using S = Shape<0, M, N, DEEP, AHEAD>;
-    float x[M][N][4] = {}, big[M][N][4] = {}, small[M][N][4] = {};
+// Of 32-bit numbers: products of small parts are apart, so that no product waits for the one before.
+template <> struct Sums<0> {
+    float x[2][4] = {}, big[2][4] = {}, small[2][4] = {}, smaller[2][4] = {};
 
     __device__ __forceinline__ void add(const u32* left, const u32* right, u32 band, u32 side) {
         const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
         for (u32 k = 0; k < DEEP; k += 8) {
-            u32 high[M][4], low[M][4];
+            u32 high[4], low[4];
 #pragma unroll
-            for (u32 m = 0; m < M; m++)
+            for (u32 i = 0; i < 4; i++)
+                split(__uint_as_float(left[(band + g + i % 2 * 8) * PITCH + k + t + i / 2 * 4]), high[i], low[i]);
 #pragma unroll
-                for (u32 i = 0; i < 4; i++) {
-                    const u32 row = band + 16 * m + g + i % 2 * 8;
-                    split(__uint_as_float(left[row * S::PITCH + k + t + i / 2 * 4]), high[m][i], low[m][i]);
-                }
-#pragma unroll
-            for (u32 n = 0; n < N; n++) {
+            for (u32 n = 0; n < 2; n++) {
                 u32 other[2], rest[2];
 #pragma unroll
                 for (u32 i = 0; i < 2; i++)
-                    split(__uint_as_float(right[(side + 8 * n + g) * S::PITCH + k + t + 4 * i]), other[i], rest[i]);
+                    split(__uint_as_float(right[(side + 8 * n + g) * PITCH + k + t + 4 * i]), other[i], rest[i]);
                 // What both small parts give is left out.
-#pragma unroll
-                for (u32 m = 0; m < M; m++) {
-                    multiply_add(small[m][n], low[m], other);
-                    multiply_add(big[m][n], high[m], other);
-                    multiply_add(small[m][n], high[m], rest);
-                }
+                multiply_add(smaller[n], low, other);
+                multiply_add(small[n], high, rest);
+                multiply_add(big[n], high, other);
             }
         }
     }
+    // Tensor cores cut sums off: long ones are added up here.
     __device__ __forceinline__ void add_up() {
 #pragma unroll
-        for (u32 m = 0; m < M; m++)
+        for (u32 n = 0; n < 2; n++)
 #pragma unroll
-            for (u32 n = 0; n < N; n++)
-#pragma unroll
-                for (u32 e = 0; e < 4; e++) x[m][n][e] += big[m][n][e] + small[m][n][e], big[m][n][e] = small[m][n][e] = 0.0f;
+            for (u32 e = 0; e < 4; e++) {
+                x[n][e] += big[n][e] + (small[n][e] + smaller[n][e]);
+                big[n][e] = small[n][e] = smaller[n][e] = 0.0f;
+            }
     }
 };
 
-// A block's tile, and its copies.
-template <class S, u32 FORMAT> struct Tile {
+// A group's turns at a tile.
+template <u32 TYPE, u32 FORMAT> struct Tile {
+    // Parts of a stage that a thread decodes
+    static constexpr u32 OWN = (UNITS<TYPE> + GROUP - 1) / GROUP;
     const QuantizedProduct& args;
-    Shared<S>& shared;
+    Shared& shared;
+    // Which group, and which of its threads
+    const u32 group, member;
     // Of its first element
     u64 top, left;
-    RawPart raw[S::AHEAD][S::OWN];
+    RawPart<FORMAT> raw[AHEAD][OWN];
 
-    // Tiles of one column follow each other: they share weights.
-    __device__ __forceinline__ Tile(const QuantizedProduct& args, Shared<S>& shared) : args(args), shared(shared) {
-        const u32 down = (args.rows + S::ROWS - 1) / S::ROWS;
-        top = (u64)(blockIdx.x % down) * S::ROWS, left = (u64)(blockIdx.x / down) * S::COLUMNS;
+    // Tiles of the same columns follow each other: they share weights.
+    __device__ __forceinline__ Tile(const QuantizedProduct& args, Shared* groups)
+        : args(args), shared(groups[threadIdx.x / GROUP]), group(threadIdx.x / GROUP), member(threadIdx.x % GROUP) {
+        const u32 down = (args.rows + ROWS - 1) / ROWS;
+        top = (u64)(blockIdx.x % down) * ROWS, left = (u64)(blockIdx.x / down) * COLUMNS;
     }
 
+    __device__ __forceinline__ u32 stage_of(u32 turn) const { return turn * GROUPS + group; }
+
     // Starts copies of the rows of x of a stage, of zeros where there is nothing.
-    __device__ __forceinline__ void copy(u32 stage) {
-        constexpr u32 PIECES = S::DEEP / 4, STEP = S::THREADS / PIECES;
-        const u32 piece = threadIdx.x % PIECES;
-        const u64 value = (u64)stage * S::VALUES + piece * 4 * S::PER_WORD;
+    __device__ __forceinline__ void copy(u32 turn) {
+        constexpr u32 PIECES = DEEP / 4, STEP = GROUP / PIECES;
+        const u32 piece = member % PIECES;
+        const u64 value = (u64)stage_of(turn) * VALUES<TYPE> + piece * 4 * PER_WORD<TYPE>;
 #pragma unroll
-        for (u32 i = 0; i < S::ROWS / STEP; i++) {
-            const u32 row = threadIdx.x / PIECES + i * STEP;
+        for (u32 i = 0; i < ROWS / STEP; i++) {
+            const u32 row = member / PIECES + i * STEP;
             const bool inside = value < args.inner && top + row < args.rows;
             const u64 at = inside ? (top + row) * args.inner + value : 0;
-            copy_16(shared.x[stage % S::STAGES] + row * S::PITCH + 4 * piece, (const u8*)args.x.data + at * (4 / S::PER_WORD), inside);
+            const u8* from = (const u8*)args.x.data + at * (4 / PER_WORD<TYPE>);
+            copy_16(shared.x[turn % STAGES] + row * PITCH + 4 * piece, from, inside);
         }
         copies_commit();
     }
     // Asks for the thread's parts of a stage.
-    __device__ __forceinline__ void ask(RawPart (&parts)[S::OWN], u32 stage) {
+    __device__ __forceinline__ void ask(RawPart<FORMAT> (&parts)[OWN], u32 turn) {
 #pragma unroll
-        for (u32 i = 0; i < S::OWN; i++) {
-            const u32 unit = threadIdx.x + i * S::THREADS, row = unit / S::PARTS_OF_ROW;
-            const u64 part = (u64)stage * S::PARTS_OF_ROW + unit % S::PARTS_OF_ROW, blocks = args.inner / BLOCK<FORMAT>;
-            const bool inside = unit < S::UNITS && left + row < args.columns && part * PART < args.inner;
-            parts[i] = RawPart{};
-            if (inside) parts[i] = part_of_row<FORMAT>(args.weights + (left + row) * blocks * BYTES<FORMAT>, part);
+        for (u32 i = 0; i < OWN; i++) {
+            const u32 unit = member + i * GROUP, row = unit / PARTS_OF_ROW<TYPE>;
+            const u64 part = (u64)stage_of(turn) * PARTS_OF_ROW<TYPE> + unit % PARTS_OF_ROW<TYPE>;
+            const u64 bytes_of_row = args.inner / BLOCK<FORMAT> * BYTES<FORMAT>;
+            const bool inside = unit < UNITS<TYPE> && left + row < args.columns && part * PART < args.inner;
+            parts[i] = RawPart<FORMAT>{};
+            if (inside) read_part(parts[i], args.weights + (left + row) * bytes_of_row, part);
         }
     }
     // Decodes them into shared memory, rounded to what x has.
-    __device__ __forceinline__ void put(const RawPart (&parts)[S::OWN], u32 stage) {
+    __device__ __forceinline__ void put(const RawPart<FORMAT> (&parts)[OWN], u32 turn) {
 #pragma unroll
-        for (u32 i = 0; i < S::OWN; i++) {
-            const u32 unit = threadIdx.x + i * S::THREADS, row = unit / S::PARTS_OF_ROW, part = unit % S::PARTS_OF_ROW;
-            if (unit >= S::UNITS) break;
+        for (u32 i = 0; i < OWN; i++) {
+            const u32 unit = member + i * GROUP, row = unit / PARTS_OF_ROW<TYPE>, part = unit % PARTS_OF_ROW<TYPE>;
+            if (unit >= UNITS<TYPE>) break;
             float value[PART];
-            decode<FORMAT>(parts[i], (stage * S::PARTS_OF_ROW + part) % PARTS<FORMAT>, value);
-            uint4* to = (uint4*)(shared.w[stage % 2] + row * S::PITCH + part * (PART / S::PER_WORD));
+            parts[i].decode((stage_of(turn) * PARTS_OF_ROW<TYPE> + part) % PARTS<FORMAT>, value);
+            uint4* to = (uint4*)(shared.w[turn % 2] + row * PITCH + part * (PART / PER_WORD<TYPE>));
 #pragma unroll
-            for (u32 n = 0; n < PART / S::PER_WORD / 4; n++) {
-                u32 word[4];
+            for (u32 n = 0; n < PART / PER_WORD<TYPE> / 4; n++) to[n] = make_uint4(
+                word(value, 4 * n), word(value, 4 * n + 1), word(value, 4 * n + 2), word(value, 4 * n + 3));
+        }
+    }
+    static __device__ __forceinline__ u32 word(const float (&value)[PART], u32 i) {
+        if constexpr (TYPE == 0) return __float_as_uint(value[i]);
+        else return to_word(TYPE, value[2 * i], value[2 * i + 1]);
+    }
+
+    // Adds the second group's sums to the first's, each thread those at its place.
+    __device__ __forceinline__ void gather(Sums<TYPE>& sums, Shared* groups) const {
+        // All stages are read.
+        __syncthreads();
+        float* parts = (float*)groups + member;
 #pragma unroll
-                for (u32 e = 0; e < 4; e++) {
-                    const u32 at = (4 * n + e) * S::PER_WORD;
-                    word[e] = S::TYPE == 0 ? __float_as_uint(value[at]) : to_word(S::TYPE, value[at], value[at + S::PER_WORD - 1]);
-                }
-                to[n] = make_uint4(word[0], word[1], word[2], word[3]);
-            }
+        for (u32 e = 0; e < 8; e++)
+            if (group == 1) parts[e * GROUP] = sums.x[e / 4][e % 4];
+        __syncthreads();
+#pragma unroll
+        for (u32 e = 0; e < 8; e++)
+            if (group == 0) sums.x[e / 4][e % 4] += parts[e * GROUP];
+    }
+    __device__ __forceinline__ void store_sums(const Sums<TYPE>& sums, u32 band, u32 side) const {
+        const u64 row = top + band + threadIdx.x % 32 / 4, column = left + side + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (u32 e = 0; e < 8; e++) {
+            const u64 r = row + e % 4 / 2 * 8, c = column + e / 4 * 8 + e % 2;
+            if (r < args.rows && c < args.columns) store(Array{args.y.data, TYPE}, r * args.columns + c, sums.x[e / 4][e % 4]);
         }
     }
 
-    __device__ __forceinline__ void store_sums(const Sums<S>& sums, u32 band, u32 side) const {
-        const u64 row = top + band + threadIdx.x % 32 / 4, column = left + side + threadIdx.x % 4 * 2;
-#pragma unroll
-        for (u32 m = 0; m < S::M; m++)
-#pragma unroll
-            for (u32 n = 0; n < S::N; n++)
-#pragma unroll
-                for (u32 e = 0; e < 4; e++) {
-                    const u64 r = row + 16 * m + e / 2 * 8, c = column + 8 * n + e % 2;
-                    if (r < args.rows && c < args.columns) store(Array{args.y.data, S::TYPE}, r * args.columns + c, sums.x[m][n][e]);
-                }
-    }
-
-    __device__ __forceinline__ void work() {
-        const u32 warp = threadIdx.x / 32, band = warp % 4 * 16 * S::M, side = warp / 4 * 8 * S::N;
-        const u32 stages = (u32)((args.inner + S::VALUES - 1) / S::VALUES);
-        Sums<S> sums;
+    __device__ __forceinline__ void work(Shared* groups) {
+        const u32 warp = member / 32, band = warp % 4 * 16, side = warp / 4 * 16;
+        const u32 stages = (u32)((args.inner + VALUES<TYPE> - 1) / VALUES<TYPE>), turns = (stages + GROUPS - 1) / GROUPS;
+        Sums<TYPE> sums;
         copy(0), copy(1);
 #pragma unroll
-        for (u32 i = 0; i < S::AHEAD; i++) ask(raw[i], i);
-        for (u32 first = 0; first < stages; first += S::AHEAD) {
+        for (u32 i = 0; i < AHEAD; i++) ask(raw[i], i);
+        for (u32 first = 0; first < turns; first += AHEAD) {
             // Parts have names that are known while compiling.
 #pragma unroll
-            for (u32 i = 0; i < S::AHEAD; i++) {
-                const u32 stage = first + i;
-                if (stage >= stages) break;
-                put(raw[i], stage);
-                ask(raw[i], stage + S::AHEAD);
+            for (u32 i = 0; i < AHEAD; i++) {
+                const u32 turn = first + i;
+                if (turn >= turns) break;
+                put(raw[i], turn);
+                ask(raw[i], turn + AHEAD);
                 copies_wait<1>();
-                // What all threads brought is there, and the stage before is read.
-                __syncthreads();
-                copy(stage + 2);
-                sums.add(shared.x[stage % S::STAGES], shared.w[stage % 2], band, side);
-                if (stage % S::PIECE == S::PIECE - 1) sums.add_up();
+                // What the group's threads brought is there, and the stage before is read.
+                asm volatile("bar.sync %0, %1;" :: "r"(1 + group), "n"(GROUP) : "memory");
+                copy(turn + 2);
+                sums.add(shared.x[turn % STAGES], shared.w[turn % 2], band, side);
+                if (turn % 4 == 3) sums.add_up();
             }
         }
         copies_wait<0>();
         sums.add_up();
-        store_sums(sums, band, side);
+        gather(sums, groups);
+        if (group == 0) store_sums(sums, band, side);
     }
 };
 
-template <class S> __device__ __forceinline__ void tiles(const QuantizedProduct& args, u8* shared) {
-    BY_FORMAT(args.format, Tile<S, FORMAT>(args, *(Shared<S>*)shared).work())
+template <u32 TYPE> __device__ __forceinline__ void tiles(const QuantizedProduct& args, u8* shared) {
+    BY_FORMAT(args.format, Tile<TYPE, FORMAT>(args, (Shared*)shared).work((Shared*)shared))
 }
 
-// Tiles of 64 x 32, so that few of them fill a GPU; larger ones where there are enough, which read and decode less.
-#define TILE_KERNEL(name, blocks, ...) \
-    KERNEL(name, QuantizedProduct, 256, blocks) { \
-        DYNAMIC_SHARED(u8, shared); \
-        tiles<Shape<__VA_ARGS__>>(args, shared); \
-    }
-TILE_KERNEL(quantized_tiles_f32, 1, 0, 1, 2, 64, 2)
-TILE_KERNEL(quantized_tiles_bf16, 2, 1, 1, 2, 64, 2)
-TILE_KERNEL(quantized_tiles_f16, 2, 2, 1, 2, 64, 2)
-TILE_KERNEL(quantized_tiles_wide_f32, 1, 0, 2, 4, 32, 1)
-TILE_KERNEL(quantized_tiles_wide_bf16, 1, 1, 2, 8, 32, 1)
-TILE_KERNEL(quantized_tiles_wide_f16, 1, 2, 2, 8, 32, 1)
+KERNEL(quantized_tiles_f32, QuantizedProduct, 512, 1) {
+    DYNAMIC_SHARED(u8, shared);
+    tiles<0>(args, shared);
+}
+KERNEL(quantized_tiles_bf16, QuantizedProduct, 512, 1) {
+    DYNAMIC_SHARED(u8, shared);
+    tiles<1>(args, shared);
+}
+KERNEL(quantized_tiles_f16, QuantizedProduct, 512, 1) {
+    DYNAMIC_SHARED(u8, shared);
+    tiles<2>(args, shared);
+}

@@ -2,10 +2,12 @@
 // each. While one makes weights of scores, the other multiplies; and a group's sums of values wait for no softmax.
 #include "attention/groups.cuh"
 
-// Queries of a block, keys of a tile, and tiles of keys and of values that are there at a time.
-static constexpr int UNITS = 128, KEYS = 128, STAGES = 2;
+// Queries of a block, and keys of a tile.
+static constexpr int UNITS = 128, KEYS = 128;
 
 template <int WIDTH> struct Shared {
+    // Tiles of keys and of values that are there at a time: as many as fit
+    static constexpr int STAGES = WIDTH == 64 ? 4 : 2;
     __align__(1024) u16 q[UNITS * WIDTH];
     u16 k[STAGES][KEYS * WIDTH], v[STAGES][KEYS * WIDTH], out[2][64 * WIDTH];
     // Of queries and of tiles: that they are there, and that they are read
@@ -15,7 +17,7 @@ template <int WIDTH> struct Shared {
 
 // The group that copies.
 template <int WIDTH> __device__ __forceinline__ void produce(const AttentionCall& call, const Maps& maps, Shared<WIDTH>& shared) {
-    Ring<STAGES> ring;
+    Ring<Shared<WIDTH>::STAGES> ring;
     u32 turn = 0;
     shared.tickets.each(call, [&](const Job& job) {
         const KeyTiles<KEYS> keys(call, job, UNITS);
@@ -44,6 +46,7 @@ template <int WIDTH> __device__ __forceinline__ void produce(const AttentionCall
 
 // A group that multiplies elements of TYPE.
 template <int WIDTH, u32 TYPE> struct Consumer {
+    static constexpr int STAGES = Shared<WIDTH>::STAGES;
     const Forward& args;
     const AttentionCall& call;
     Shared<WIDTH>& shared;
@@ -140,9 +143,10 @@ template <int WIDTH, u32 TYPE> struct Consumer {
 // A block's groups.
 template <int WIDTH, u32 TYPE> __device__ __forceinline__ void run(const GroupCall<Forward>& call, Shared<WIDTH>& shared) {
     if (threadIdx.x == 0) {
+        call.maps.ask();
         gate_open(&shared.q_full, 128), gate_open(&shared.q_empty, 8);
 #pragma unroll
-        for (int stage = 0; stage < STAGES; stage++) {
+        for (int stage = 0; stage < Shared<WIDTH>::STAGES; stage++) {
             gate_open(&shared.k_full[stage], 128), gate_open(&shared.v_full[stage], 128);
             // A warp of each group, after its products.
             gate_open(&shared.k_empty[stage], 8), gate_open(&shared.v_empty[stage], 8);

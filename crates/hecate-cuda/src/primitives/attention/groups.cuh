@@ -169,6 +169,12 @@ struct Tickets {
 struct Maps {
     BulkMap q, dy, k, v;
     u32 boxed;
+
+    // Asks for those of every call.
+    __device__ __forceinline__ void ask() const {
+        ask_for_map(k), ask_for_map(v);
+        if (boxed) ask_for_map(q);
+    }
 };
 // What a kernel takes; `groups::Call` is its twin.
 template <class Args> struct GroupCall {

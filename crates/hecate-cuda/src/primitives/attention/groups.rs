@@ -93,8 +93,7 @@ const PASSED: usize = 64;
 /// Threads of a block.
 const THREADS: u32 = 384;
 
-/// Rows of tiles in a block's shared memory, of every kernel, and bytes beside them at most.
-const ROWS: usize = 768;
+/// Bytes of a block's shared memory beside tiles, at most.
 const BESIDE: usize = 2048;
 
 /// Whether there are kernels for this call, whose rows have at most `width` elements.
@@ -102,9 +101,11 @@ pub(super) fn exist(device: &Cuda, width: usize) -> bool {
     device.groups() && width <= 128 && shared(width) <= device.properties().shared_memory
 }
 
-/// Bytes of shared memory.
+/// Bytes of shared memory, for the rows of tiles of the kernel that has most.
 fn shared(width: usize) -> usize {
-    2 * ROWS * width + BESIDE
+    // Narrow tiles are more at a time.
+    let rows = if width == 64 { 1280 } else { 768 };
+    2 * rows * width + BESIDE
 }
 
 /// As many of these blocks as run at once.

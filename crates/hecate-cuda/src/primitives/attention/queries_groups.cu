@@ -143,6 +143,7 @@ template <int WIDTH, u32 TYPE> struct Consumer {
 // A block's groups.
 template <int WIDTH, u32 TYPE> __device__ __forceinline__ void run(const GroupCall<QueryGrads>& call, Shared<WIDTH>& shared) {
     if (threadIdx.x == 0) {
+        call.maps.ask();
         // All copying threads; a warp of each group, after its products.
         gate_open(&shared.q_full, 128), gate_open(&shared.q_empty, 8);
 #pragma unroll
