@@ -14,13 +14,16 @@ use hecate_core::{
 /// Values of 6 bits: as many rows of weights have every one at every place.
 const SIX_BITS: usize = 64;
 
-/// `x Wᵀ` for every format: a row, few rows and many, rows of weights that fill no tile, and leading axes. Then all scales and
-/// minima of 6 bits.
+/// `x Wᵀ` for every format: a row, few rows and many, on both sides of what a tile has, rows of weights that fill no tile, and
+/// leading axes. Then all scales and minima of 6 bits.
 pub fn quantized_matmul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     // Axes of `x` without the last, blocks of a row and rows of weights.
-    let sizes: [(&[usize], usize, usize); 6] =
-        [(&[], 1, 1), (&[1], 3, 17), (&[3], 2, 5), (&[2, 4], 1, 33), (&[13], 5, 7), (&[260], 1, 3)];
-    let cases = BlockFormat::ALL.into_iter().flat_map(|format| sizes.map(|size| (format, size)));
+    let small: [(&[usize], usize, usize); 5] =
+        [(&[], 1, 1), (&[1], 3, 17), (&[3], 2, 5), (&[2, 4], 1, 33), (&[13], 5, 7)];
+    let tiles: [(&[usize], usize, usize); 6] =
+        [(&[9], 2, 33), (&[63], 1, 65), (&[64], 3, 63), (&[65], 1, 67), (&[200], 2, 129), (&[260], 1, 3)];
+    let sizes = small.into_iter().chain(tiles);
+    let cases = BlockFormat::ALL.into_iter().flat_map(|format| sizes.clone().map(move |size| (format, size)));
     let mut cases: Vec<_> = cases.map(|(format, (lead, blocks, rows))| product(format, lead, blocks, rows)).collect();
     // Longer than what a GPU has of `x` at a time.
     cases.extend(BlockFormat::ALL.map(|format| product(format, &[2], 9 * 256 / format.block(), 2)));
@@ -103,6 +106,7 @@ fn case<B: Primitives>(format: BlockFormat, x: Array, blocks: Vec<u8>, rows: usi
             assert_eq!(weight.blocks()?, blocks, "what was uploaded");
             // On every device and at every size, since each has kernels of its own.
             shows_nan(&x[0], &weight)?;
+            shows_nan_of_blocks(&x[0], &weight)?;
             Ok(CaseResult { outputs: vec![primitives::quantized_matmul(&x[0], &weight)?], grads: vec![] })
         }),
     }
@@ -128,6 +132,27 @@ fn shows_nan<B: Primitives>(x: &Tensor<B>, weight: &Quantized<B>) -> Result<()> 
         let last = found.len() - weight.rows();
         assert_eq!(found[..last], sound[..last], "rows beside one with {bad}");
         assert!(found[last..].iter().all(|y| !y.is_finite()), "a row with {bad}: {:?}", &found[last..]);
+    }
+    Ok(())
+}
+
+/// A last block whose scale is NaN or infinite leaves no number of its row of weights, and changes no other.
+fn shows_nan_of_blocks<B: Primitives>(x: &Tensor<B>, weight: &Quantized<B>) -> Result<()> {
+    let (device, format, rows) = (x.device(), weight.format(), weight.rows());
+    let sound = Array::download(&primitives::quantized_matmul(x, weight)?)?.values;
+    // Where the 16 bits of `d` stand in a block.
+    let at = if format == BlockFormat::Q6K { 208 } else { 0 };
+    // NaN and infinity in 16 bits.
+    for bad in [0x7e00_u16, 0x7c00] {
+        let mut blocks = weight.blocks()?;
+        let at = blocks.len() - format.block_bytes() + at;
+        blocks[at..at + 2].copy_from_slice(&bad.to_le_bytes());
+        let weight = Quantized::new(device, format, [rows, weight.columns()], &blocks)?;
+        let found = Array::download(&primitives::quantized_matmul(x, &weight)?)?.values;
+        for (found, sound) in found.chunks(rows).zip(sound.chunks(rows)) {
+            assert_eq!(found[..rows - 1], sound[..rows - 1], "beside a row of weights with a scale {bad:#x}");
+            assert!(!found[rows - 1].is_finite(), "a row of weights with a scale {bad:#x}: {}", found[rows - 1]);
+        }
     }
     Ok(())
 }

@@ -12,21 +12,24 @@ use hecate_core::{
     primitives::{HeadProducts, Matmul, MatmulDims, MatmulInputs, Projection, Transpose, add},
 };
 
-/// The kernel itself; how operands are read comes in front of it.
-const TEXT: &str = include_str!("matmul.wgsl");
+/// The kernel itself, whatever its second operand is stored as.
+pub(super) const TILES: &str = include_str!("matmul.wgsl");
+/// How operands are read and brought to workgroup memory.
+const OPERANDS: &str = include_str!("matmul_operands.wgsl");
 const BY_FOURS: &str = include_str!("matmul_quads.wgsl");
 const ONE_BY_ONE: &str = include_str!("matmul_singles.wgsl");
 
 /// For operands of each type.
-static QUADS: [WgslSource; 3] = stored::sources!("matmul_quads", [PRELUDE, BY_FOURS, TEXT]);
+static QUADS: [WgslSource; 3] = stored::sources!("matmul_quads", [PRELUDE, BY_FOURS, OPERANDS, TILES]);
 /// For those of f16 where sums are made of parts, which stay in 32 bits.
 static QUADS_F16_PARTS: WgslSource =
-    WgslSource { name: "matmul_quads_f16_parts", parts: &[F16, STORE_F32, PRELUDE, BY_FOURS, TEXT] };
+    WgslSource { name: "matmul_quads_f16_parts", parts: &[F16, STORE_F32, PRELUDE, BY_FOURS, OPERANDS, TILES] };
 /// For operands of 32-bit floats, whatever their rows.
-static SINGLES: WgslSource = WgslSource { name: "matmul_singles", parts: &[STORE_F32, PRELUDE, ONE_BY_ONE, TEXT] };
+static SINGLES: WgslSource =
+    WgslSource { name: "matmul_singles", parts: &[STORE_F32, PRELUDE, ONE_BY_ONE, OPERANDS, TILES] };
 
 /// `SIDE` and `REACH` in the kernel, for tiles of 128, 64 and 32 rows and columns.
-const SHAPES: [[u32; 2]; 3] = [[16, 2], [16, 1], [8, 1]];
+pub(super) const SHAPES: [[u32; 2]; 3] = [[16, 2], [16, 1], [8, 1]];
 
 /// What the kernel leaves open: for each shape, operands `a` and `b` stored either way.
 type Constants = [(&'static str, u32); 4];
@@ -92,9 +95,9 @@ struct MatmulArgs {
 
 /// How a product is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct MatmulTiling {
+pub(super) struct MatmulTiling {
     /// Which of [`SHAPES`].
-    shape: usize,
+    pub(super) shape: usize,
     /// Tiles down and across.
     tiles: [usize; 2],
     /// Terms of a part, and parts of a sum.
@@ -105,7 +108,7 @@ struct MatmulTiling {
 impl MatmulTiling {
     /// The largest tiles that do not stand out half empty. Fewer elements are read for large ones; where there are too few
     /// of them to fill a GPU, sums are cut into parts.
-    fn new(dims: &MatmulDims) -> Self {
+    pub(super) fn new(dims: &MatmulDims) -> Self {
         let least = dims.rows.min(dims.columns);
         let shape = if least > 64 {
             0
@@ -170,12 +173,11 @@ impl Matmul for Wgpu {
 impl Wgpu {
     /// The products by tiles of the result, in 32 bits or, where `result` has 16 and no sum is cut, in halves.
     fn in_tiles(&self, dims: &MatmulDims, [a, b]: [&Tensor<Self>; 2], result: DType) -> Result<Tensor<Self>> {
-        let MatmulDims { batch, rows, inner, columns, transpose: Transpose { a: a_turned, b: b_turned } } = *dims;
+        let MatmulDims { rows, inner, columns, transpose: Transpose { a: a_turned, b: b_turned }, .. } = *dims;
         // Rows of both operands as they are stored: those are read four elements at a time.
         let lengths = [if a_turned { rows } else { inner }, if b_turned { inner } else { columns }];
         let aligned = lengths.iter().all(|n| n.is_multiple_of(4));
         let (tiling, a, b) = (MatmulTiling::new(dims), self.stored(a, aligned)?, self.stored(b, aligned)?);
-        let args = tiling.arguments(dims)?;
         // Halves cannot be added up in parts without rounding in between, so parts are 32 bits wide.
         let wide = tiling.parts > 1 || result == DType::F32;
         let (source, output) = match a.output {
@@ -185,11 +187,23 @@ impl Wgpu {
         };
         let constants = &CONSTANTS[4 * tiling.shape + 2 * usize::from(!a_turned) + usize::from(b_turned)];
         let kernel = kernel(source, constants);
-        // Split-K: each part of the terms makes a whole result, and `sum_parts` adds them in order.
-        let parts = self.empty([tiling.parts, batch, rows, columns], output)?;
-        let arrays = [Binding::Read(&a.array), Binding::Read(&b.array), Binding::Write(&parts)];
-        self.launch(&kernel, (args.groups as usize, 1, 1), &args, &arrays)?;
-        if tiling.parts == 1 { Ok(parts) } else { sum_parts(self, &parts) }
+        self.tiles(&kernel, (&tiling, dims), [&a.array, &b.array], output)
+    }
+
+    /// Starts a kernel that makes tiles of the result. Split-K: each part of the terms makes a whole result, and
+    /// `sum_parts` adds them in order.
+    pub(super) fn tiles(
+        &self,
+        kernel: &Kernel<'_>,
+        (tiling, dims): (&MatmulTiling, &MatmulDims),
+        [a, b]: [&Tensor<Self>; 2],
+        output: DType,
+    ) -> Result<Tensor<Self>> {
+        let args = tiling.arguments(dims)?;
+        let parts = self.empty([tiling.parts, dims.batch, dims.rows, dims.columns], output)?;
+        let arrays = [Binding::Read(a), Binding::Read(b), Binding::Write(&parts)];
+        self.launch(kernel, (args.groups as usize, 1, 1), &args, &arrays)?;
+        if tiling.parts == 1 { parts.reshape([dims.batch, dims.rows, dims.columns]) } else { sum_parts(self, &parts) }
     }
 }
 

@@ -85,29 +85,12 @@ fn line_of_a(s: Share, term: u32, end: u32, line: u32) -> vec4<f32> {
     return four_of_a(at, select(0u, there(s.first, s.length), term + line < end));
 }
 
-// The same of the other operand.
-fn line_of_b(s: Share, term: u32, end: u32, line: u32) -> vec4<f32> {
-    if B_DEEP == 1u {
-        let column = s.first + line;
-        return four_of_b(s.base + column * args.inner + term, select(0u, there(term, end), column < s.length));
-    }
-    let at = s.base + (term + line) * s.length + s.first;
-    return four_of_b(at, select(0u, there(s.first, s.length), term + line < end));
-}
-
-// A share of the terms from `depth` on, a term in each column of the matrix.
-// The transpose turns lines along the terms into fours of rows or columns.
-fn bring(s: Share, depth: u32, end: u32) -> mat4x4<f32> {
-    let term = depth + 4u * s.terms;
-    if s.side == 0u {
-        let x = mat4x4<f32>(line_of_a(s, term, end, 0u), line_of_a(s, term, end, 1u), line_of_a(s, term, end, 2u),
-            line_of_a(s, term, end, 3u));
-        if A_DEEP == 1u { return transpose(x); }
-        return x;
-    }
-    let x = mat4x4<f32>(line_of_b(s, term, end, 0u), line_of_b(s, term, end, 1u), line_of_b(s, term, end, 2u),
-        line_of_b(s, term, end, 3u));
-    if B_DEEP == 1u { return transpose(x); }
+// A share of `a`: of four terms from `term` on, a term in each column of the matrix.
+// The transpose turns lines along the terms into fours of rows.
+fn bring_a(s: Share, term: u32, end: u32) -> mat4x4<f32> {
+    let x = mat4x4<f32>(line_of_a(s, term, end, 0u), line_of_a(s, term, end, 1u), line_of_a(s, term, end, 2u),
+        line_of_a(s, term, end, 3u));
+    if A_DEEP == 1u { return transpose(x); }
     return x;
 }
 
@@ -126,26 +109,14 @@ struct Sums {
     both: mat4x4<f32>,
 }
 
-// Adds a term: `row` and `column` are places of the first four of each operand.
+// Adds a term: `row` is the place of the first four of `a`, `y` and `far_y` are the fours of `b`.
 // Two reads from workgroup memory for 16 products, or four for 64.
-fn add_term(sums: Sums, row: u32, column: u32) -> Sums {
+fn add_term(sums: Sums, row: u32, y: vec4<f32>, far_y: vec4<f32>) -> Sums {
     let x = tile[row];
-    let y = tile[column];
     if REACH == 1u { return Sums(sums.here + outer(x, y), sums.right, sums.down, sums.both); }
     let far_x = tile[row + SIDE];
-    let far_y = tile[column + SIDE];
     return Sums(sums.here + outer(x, y), sums.right + outer(x, far_y), sums.down + outer(far_x, y),
         sums.both + outer(far_x, far_y));
-}
-
-// Four terms from `term` on.
-fn add_four(sums: Sums, term: u32, row: u32, column: u32) -> Sums {
-    let x = place(0u, term, row);
-    let y = place(1u, term, column);
-    let one = add_term(sums, x, y);
-    let two = add_term(one, x + FOURS, y + FOURS);
-    let three = add_term(two, x + 2u * FOURS, y + 2u * FOURS);
-    return add_term(three, x + 3u * FOURS, y + 3u * FOURS);
 }
 
 // Columns after the last are left out.

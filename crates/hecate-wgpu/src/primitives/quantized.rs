@@ -1,14 +1,16 @@
-//! Products with quantized matrices: few rows meet weights as they are decoded, many meet them decoded.
+//! Products with quantized matrices. Weights are decoded where they are multiplied, and nowhere written down: for few rows in
+//! registers, for many in the tiles of workgroup memory that products of matrices have.
 
+use super::matmul::{MatmulTiling, SHAPES, TILES};
 use crate::{
     Wgpu,
     error::unsupported,
     launch::{Binding, Kernel, PRELUDE, WORKGROUP, WgslSource},
-    stored::{BITS, IEEE},
+    stored::{BITS, IEEE, STORE_F32},
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{Matmul, MatmulDims, MatmulInputs, QuantizedMatmul, Transpose},
+    primitives::{MatmulDims, QuantizedMatmul, Transpose},
     quantized::Quantized,
 };
 
@@ -18,31 +20,50 @@ const FEW_ROWS: WgslSource = WgslSource {
     name: "quantized_few_rows",
     parts: &[IEEE, BITS, PRELUDE, WORKGROUP[0], TEXT, include_str!("quantized_few_rows.wgsl")],
 };
-const DEQUANTIZE: WgslSource =
-    WgslSource { name: "dequantize", parts: &[IEEE, BITS, PRELUDE, TEXT, include_str!("dequantize.wgsl")] };
+const MANY_ROWS: WgslSource = WgslSource {
+    name: "quantized_tiles",
+    parts: &[STORE_F32, IEEE, BITS, PRELUDE, TEXT, include_str!("quantized_tiles.wgsl"), TILES],
+};
 
-/// Each kernel for every format.
+/// Kernels are compiled for every format.
 static FORMATS: [[(&str, u32); 1]; 4] = [[("FORMAT", 0)], [("FORMAT", 1)], [("FORMAT", 2)], [("FORMAT", 3)]];
+
+/// Those of many rows for every shape of tiles too. Both operands have their terms one after another.
+static SHAPED: [[(&str, u32); 5]; 12] = {
+    let mut all = [[("A_DEEP", 1), ("B_DEEP", 1), ("FORMAT", 0), ("SIDE", 0), ("REACH", 0)]; 12];
+    let mut i = 0;
+    while i < all.len() {
+        all[i][2].1 = i as u32 / 3;
+        [all[i][3].1, all[i][4].1] = SHAPES[i % 3];
+        i += 1;
+    }
+    all
+};
 
 /// The kernel of few rows, a workgroup a row of weights.
 const fn few_rows(format: usize) -> Kernel<'static> {
     Kernel { source: &FEW_ROWS, entry: "few_rows", constants: &FORMATS[format] }
 }
 
-/// The kernel that writes values, an invocation 16 of them.
-const fn dequantize(format: usize) -> Kernel<'static> {
-    Kernel { source: &DEQUANTIZE, entry: "dequantize", constants: &FORMATS[format] }
+/// The kernel of many rows, a workgroup a tile of the result.
+const fn many_rows(format: usize, shape: usize) -> Kernel<'static> {
+    Kernel { source: &MANY_ROWS, entry: "matmul", constants: &SHAPED[3 * format + shape] }
 }
 
-/// Every kernel of both files.
-pub(crate) const KERNELS: &[Kernel<'static>] =
-    &[few_rows(0), few_rows(1), few_rows(2), few_rows(3), dequantize(0), dequantize(1), dequantize(2), dequantize(3)];
+/// Every kernel of both files: for each format one of few rows, then three shapes of tiles.
+pub(crate) const KERNELS: &[Kernel<'static>] = &{
+    let mut all = [few_rows(0); 16];
+    let mut i = 0;
+    while i < all.len() {
+        all[i] = if i % 4 == 3 { few_rows(i / 4) } else { many_rows(i / 4, i % 4) };
+        i += 1;
+    }
+    all
+};
 
-/// Most rows of `x` for which weights are decoded on the fly.
+/// Most rows of `x` of which an invocation keeps sums. Up to here both kernels decode a weight once, and the smallest
+/// tile, of 32 rows, would be three quarters empty. For more rows this one would decode again.
 const FEW: usize = 8;
-
-/// Values that are decoded at once.
-const PART: usize = 16;
 
 /// Twin of the structure of this name in the kernel.
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
@@ -57,15 +78,6 @@ struct FewRowsArgs {
     unused: u32,
 }
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct DequantizeArgs {
-    /// Parts of 16 values.
-    parts: u32,
-    unused: [u32; 7],
-}
-
 impl QuantizedMatmul for Wgpu {
     /// `y = x Wᵀ`, `x [n,K]`, `W [N,K]`, with `x` as it is and sums in 32 bits.
     fn quantized_matmul(&self, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
@@ -76,28 +88,19 @@ impl QuantizedMatmul for Wgpu {
             return Err(unsupported("products of this size", why));
         }
         let x = self.widened(x)?;
+        let format = weight.format().index();
         if n > FEW {
-            let b = &self.dequantized(weight)?;
             let transpose = Transpose { a: false, b: true };
             let dims = MatmulDims { batch: 1, rows: n, inner, columns, transpose };
-            return self.rounded(self.matmul(dims, MatmulInputs { a: &x, b, onto: None })?, dtype);
+            let tiling = MatmulTiling::new(&dims);
+            let kernel = many_rows(format, tiling.shape);
+            let y = self.tiles(&kernel, (&tiling, &dims), [&x, weight.words()], DType::F32)?;
+            return self.rounded(y.reshape([n, columns])?, dtype);
         }
         let y = self.empty([n, columns], DType::F32)?;
         let args = FewRowsArgs { rows: n as u32, columns: columns as u32, inner: inner as u32, unused: 0 };
-        let arrays = [Binding::Read(weight.words()), Binding::Read(&x), Binding::Write(&y)];
-        self.launch(&few_rows(weight.format().index()), (columns, 1, 1), &args, &arrays)?;
+        let arrays = [Binding::Read(&x), Binding::Read(weight.words()), Binding::Write(&y)];
+        self.launch(&few_rows(format), (columns, 1, 1), &args, &arrays)?;
         self.rounded(y, dtype)
-    }
-}
-
-impl Wgpu {
-    /// The values `[N,K]` of a quantized matrix.
-    fn dequantized(&self, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
-        let out = self.empty([weight.rows(), weight.columns()], DType::F32)?;
-        let parts = weight.rows() * weight.columns() / PART;
-        let args = DequantizeArgs { parts: parts as u32, unused: [0; 7] };
-        let arrays = [Binding::Read(weight.words()), Binding::Write(&out)];
-        self.launch(&dequantize(weight.format().index()), (parts.div_ceil(64), 1, 1), &args, &arrays)?;
-        Ok(out)
     }
 }

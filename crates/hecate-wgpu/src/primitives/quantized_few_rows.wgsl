@@ -12,7 +12,7 @@ struct FewRowsArgs {
 
 @group(0) @binding(0) var<uniform> args: FewRowsArgs;
 // [rows, inner]
-@group(0) @binding(2) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 // [rows, columns]
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
@@ -24,20 +24,15 @@ fn few_rows(own: Member) {
     let column = group_index(own.group);
     if column >= args.columns { return; }
     let parts = args.inner / PART;
-    let blocks = parts / block_parts();
     var sums: array<f32, 8>;
     for (var part = own.local; part < parts; part += 64u) {
-        let block = (column * blocks + part / block_parts()) * block_bytes();
-        let w = decode(block, part % block_parts());
+        let w = decode(column, parts, part);
         for (var n = 0u; n < args.rows; n += 1u) {
-            let at = n * args.inner + PART * part;
-            var plain = 0.0;
-            var weighted = 0.0;
-            for (var i = 0u; i < 16u; i += 1u) {
-                let value = x[at + i];
-                plain += value;
-                weighted += f32(w.q[i]) * value;
-            }
+            let at = 4u * (n * parts + part);
+            let values = mat4x4<f32>(x[at], x[at + 1u], x[at + 2u], x[at + 3u]);
+            let plain = dot((values[0] + values[1]) + (values[2] + values[3]), vec4<f32>(1.0));
+            let weighted = (dot(w.q[0], values[0]) + dot(w.q[1], values[1]))
+                + (dot(w.q[2], values[2]) + dot(w.q[3], values[3]));
             sums[n] += w.scale * weighted - w.minimum * plain;
         }
     }
