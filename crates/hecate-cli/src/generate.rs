@@ -110,7 +110,8 @@ impl Job for GenerateArgs {
                 let tokens = vocabulary.encode(&prompt)?;
                 // Told where there is something to wait for: a new GPU, or a new version.
                 model.prepare(&tokens, &mut |kernels| progress::say(&progress::compiling(kernels)))?;
-                let mut continuation = generate(&model, &tokens, self.sampler(0)?)?;
+                // A padded model has scores of tokens that nobody can read.
+                let mut continuation = generate(&model, &tokens, self.sampler(0)?.among(vocabulary.size()))?;
                 let writer = Writer::new(&vocabulary, self.raw, &self.stop);
                 writer.prompt(&prompt)?;
                 write(&mut continuation, writer, self.tokens, || false)?;
@@ -149,7 +150,7 @@ impl GenerateArgs {
                     before.read_on(&tokens)?;
                     before
                 }
-                None => generate(model, &tokens, self.sampler(line)?)?,
+                None => generate(model, &tokens, self.sampler(line)?.among(vocabulary.size()))?,
             };
             write(&mut continuation, Writer::new(vocabulary, self.raw, &self.stop), self.tokens, || false)?;
             before = Some(continuation);

@@ -9,6 +9,7 @@ mod command {
     mod full_disk;
     mod going_on;
     mod harness;
+    mod mistakes;
     mod prepared;
     mod quantize;
     #[cfg(unix)]

@@ -11,10 +11,11 @@ use crate::{
     bounds::{SIZE, within},
     evaluate::SEGMENT,
     layers::{Block, Context, Counts, Embedding, Linear, RmsNorm},
+    sampling::Options,
 };
 use hecate_core::{
     Backend, Capture, CapturedStep, DType, Sequences, Tensor,
-    primitives::{self, Draw, ProjectionEnd, Sampled},
+    primitives::{self, ProjectionEnd, Sampled},
 };
 use std::sync::Arc;
 
@@ -246,7 +247,7 @@ impl<B: Backend> LanguageModel<B> {
     pub(crate) fn capture(
         &self,
         cache: &Cache<B>,
-        draw: &Draw,
+        options: &Options,
         (unread, streams): (&[u32], &[[u32; 3]]),
         count: usize,
     ) -> Result<Capture<Box<dyn CapturedStep<B>>>> {
@@ -267,7 +268,7 @@ impl<B: Backend> LanguageModel<B> {
         let mut step = |mut state: Vec<Tensor<B>>, _: Tensor<B>| {
             let mut tokens = Vec::new();
             for _ in 0..count {
-                let token = self.draw(cache, draw, state).map_err(into_core)?;
+                let token = self.draw(cache, options, state).map_err(into_core)?;
                 tokens.push(token.0);
                 state = token.1;
             }
@@ -277,13 +278,18 @@ impl<B: Backend> LanguageModel<B> {
     }
 
     /// The next token of every text `[1, batch]` and the state after it, as in [`LanguageModel::capture`].
-    fn draw(&self, cache: &Cache<B>, draw: &Draw, mut state: Vec<Tensor<B>>) -> Result<(Tensor<B>, Vec<Tensor<B>>)> {
+    fn draw(
+        &self,
+        cache: &Cache<B>,
+        options: &Options,
+        mut state: Vec<Tensor<B>>,
+    ) -> Result<(Tensor<B>, Vec<Tensor<B>>)> {
         let batch = cache.batch();
         let drawn = state.split_off(state.len() - 2);
         let mut next = cache.with_arrays(state);
         let logits = self.logits(&Tape::inert(&self.parameters), &drawn[0], Some(&mut next))?.into_value();
-        let scores = logits.reshape([batch, logits.shape().last()])?;
-        let Sampled { tokens, streams } = primitives::sample(draw, &scores, &drawn[1])?;
+        let scores = options.known(logits.reshape([batch, logits.shape().last()])?)?;
+        let Sampled { tokens, streams } = primitives::sample(&options.draw, &scores, &drawn[1])?;
         next.advance_on_device(1)?;
         let mut state = next.arrays();
         state.extend([tokens.reshape([batch, 1])?, streams]);

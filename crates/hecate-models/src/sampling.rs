@@ -1,7 +1,10 @@
 //! Choosing the next token.
 
 use crate::{At, Error, Place, Result};
-use hecate_core::primitives::{Draw, NO_SCORE, TOO_LARGE, UNDEFINED};
+use hecate_core::{
+    Backend, Tensor,
+    primitives::{self, Draw, NO_SCORE, TOO_LARGE, UNDEFINED},
+};
 
 /// How a token is drawn from logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,10 +29,28 @@ impl Default for Sampling {
 /// host and on every device.
 #[derive(Clone, Debug)]
 pub struct Sampler {
-    draw: Draw,
+    options: Options,
     seed: u64,
     /// Tokens asked for so far.
     drawn: u64,
+}
+
+/// What samplers of texts that are drawn together have in common.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Options {
+    pub(crate) draw: Draw,
+    /// Tokens from this number on are never drawn.
+    tokens: usize,
+}
+
+impl Options {
+    /// The columns of `scores [B,V]` that can be drawn.
+    pub(crate) fn known<B: Backend>(&self, scores: Tensor<B>) -> Result<Tensor<B>> {
+        if scores.shape().last() <= self.tokens {
+            return Ok(scores);
+        }
+        Ok(primitives::narrow(&scores, 1, 0, self.tokens)?)
+    }
 }
 
 impl Sampler {
@@ -41,7 +62,7 @@ impl Sampler {
         let Sampling { temperature, top_k, top_p, seed } = sampling;
         let draw = Draw { temperature, top_k, top_p };
         match draw.check() {
-            Ok(()) => Ok(Self { draw, seed, drawn: 0 }),
+            Ok(()) => Ok(Self { options: Options { draw, tokens: usize::MAX }, seed, drawn: 0 }),
             // By the names of flags and of configurations.
             Err(hecate_core::Error::Config { option, found, expected, .. }) => {
                 Err(Error::config(option, found, expected))
@@ -50,21 +71,29 @@ impl Sampler {
         }
     }
 
+    /// The same sampler, which draws tokens under this number alone, as many as a vocabulary has. A model may have logits for
+    /// more: widths of released models are often rounded up.
+    pub fn among(mut self, tokens: usize) -> Self {
+        self.options.tokens = tokens;
+        self
+    }
+
     /// A token, given the logits of all. Among equals the lowest token comes first.
     ///
     /// # Errors
     /// [`Error::Config`] without logits, [`Error::NonFinite`] if one is NaN or +∞, or all are −∞.
     pub fn draw(&mut self, logits: &[f32]) -> Result<u32> {
+        let logits = &logits[..logits.len().min(self.options.tokens)];
         if logits.is_empty() {
             return Err(Error::config("number of logits", 0, "one for every token of the vocabulary"));
         }
-        let token = self.draw.token(logits, self.stream())?;
+        let token = self.options.draw.token(logits, self.stream())?;
         self.accept(token)
     }
 
     /// How a device draws in its place.
-    pub(crate) fn options(&self) -> Draw {
-        self.draw
+    pub(crate) fn options(&self) -> Options {
+        self.options
     }
 
     /// The stream of the next draw.

@@ -43,6 +43,21 @@ fn shares_follow_the_softmax_of_what_is_kept() {
     }
 }
 
+/// Tokens that a vocabulary lacks are as if they had no score, whatever theirs is.
+#[test]
+fn only_known_tokens_are_drawn() {
+    let logits = [&LOGITS[..], &[9.0, f32::NAN]].concat();
+    let draws =
+        |mut sampler: Sampler, logits: &[f32]| -> Vec<u32> { (0..50).map(|_| sampler.draw(logits).unwrap()).collect() };
+    for sampling in [PLAIN, Sampling { top_k: 2, ..PLAIN }, Sampling { temperature: 0.0, ..PLAIN }] {
+        let sampler = || Sampler::new(sampling).unwrap();
+        assert_eq!(draws(sampler().among(6), &logits), draws(sampler(), &LOGITS), "{sampling:?}");
+        // As many as there are, and more.
+        assert_eq!(draws(sampler().among(7), &LOGITS), draws(sampler(), &LOGITS), "{sampling:?}");
+    }
+    assert!(matches!(Sampler::new(PLAIN).unwrap().among(0).draw(&LOGITS), Err(Error::Config { .. })));
+}
+
 #[test]
 fn the_same_seed_draws_the_same_tokens() {
     let draw = |seed| -> Vec<u32> {

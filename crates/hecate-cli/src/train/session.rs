@@ -350,6 +350,7 @@ impl<B: Backend> Session<B> {
             }
         };
         let sampler = Sampler::new(Sampling { seed: trainer.settings().seed, ..Sampling::default() })?;
+        let sampler = sampler.among(vocabulary.size());
         terminal::print(&format!("\nsample, after the prompt {prompt:?}:\n"));
         let sampled =
             generate::stream(trainer.model(), vocabulary, prompt, defaults::SAMPLE_TOKENS, sampler, || stop.asked());
