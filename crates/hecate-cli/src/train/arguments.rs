@@ -127,10 +127,10 @@ pub(crate) struct ModelArgs {
         "wiring", "chunk", "locals", "shard", "momentum", "momentum_form", "retain", "clip_errors", "mean", "renorm",
         "horizon", "writes_per_token", "dropout", "mlp"])]
     config: Option<PathBuf>,
-    /// Rule by which memories are written and read
-    #[arg(long, default_value = defaults::RULE, value_parser = PossibleValuesParser::new(RuleConfig::NAMES))]
-    // Names that the parser refuses come with the list of known ones.
-    rule: String,
+    /// Rule by which memories are written and read [default: delta]
+    #[arg(long, value_parser = PossibleValuesParser::new(RuleConfig::NAMES))]
+    // None where it is not given: attention and hope refuse it. Unknown names come with the list of known ones.
+    rule: Option<String>,
     /// What carries information from token to token; the list is below
     #[arg(long, default_value = "memory", value_parser = ["memory", "lmm", "attention", "mag", "mal", "mac", "cms",
         "conductor", "tnt", "hope"])]
@@ -219,8 +219,8 @@ impl ModelArgs {
     #[cfg(feature = "check")]
     pub(crate) fn named(model: &str) -> Self {
         // Options that are not given are as the mixer and its rule have them.
-        let (mixer, rule) = if COMPOSED.contains(&model) { (model, defaults::RULE) } else { ("memory", model) };
-        Self { mixer: mixer.to_owned(), rule: rule.to_owned(), ..Self::default() }
+        let (mixer, rule) = if COMPOSED.contains(&model) { (model, None) } else { ("memory", Some(model.to_owned())) };
+        Self { mixer: mixer.to_owned(), rule, ..Self::default() }
     }
 }
 
@@ -344,8 +344,9 @@ impl ModelFlags<'_> {
 
     /// The rule by its name, with those options that were given; a rule refuses what it does not have.
     fn rule(&self) -> Result<RuleConfig> {
+        let name = self.model.rule.as_deref().unwrap_or(defaults::RULE);
         // Options go through the JSON of configurations, which knows what each rule has.
-        let mut fields = Map::from_iter([("name".to_owned(), Value::from(self.model.rule.as_str()))]);
+        let mut fields = Map::from_iter([("name".to_owned(), Value::from(name))]);
         for (name, option) in [
             ("read", &self.model.read),
             ("erase", &self.model.erase),
@@ -369,7 +370,7 @@ impl ModelFlags<'_> {
         serde_json::from_value(Value::Object(fields))
             // The message of serde names the option and those that the rule has.
             .map(|rule| self.in_groups(rule))
-            .map_err(|error| Error::flag(format!("--rule {}", self.model.rule), error))
+            .map_err(|error| Error::flag(format!("--rule {name}"), error))
     }
 
     /// A network in groups unless flags say otherwise: they cost it no quality and make training faster.
@@ -398,6 +399,7 @@ impl ModelFlags<'_> {
     /// Refuses options of rules for a mixer that has none to choose: attention and hope.
     fn without_rule(&self) -> Result<()> {
         let options = [
+            ("--rule", self.model.rule.is_some()),
             ("--read", self.model.read.is_some()),
             ("--erase", self.model.erase.is_some()),
             ("--objective", self.model.objective.is_some()),

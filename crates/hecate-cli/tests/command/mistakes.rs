@@ -55,6 +55,9 @@ fn mistakes_are_named_with_a_way_out() {
         // Options of another rule or mixer.
         (1, "train --text text.txt --rule titans --erase decayed", &["--rule titans", "erase", "frozen"]),
         (1, "train --text text.txt --mixer attention --frozen 4", &["--frozen", "--mixer memory"]),
+        // The rule by default is named too: it would not be there.
+        (1, "train --text text.txt --mixer attention --rule delta", &["--rule", "attention", "--mixer memory"]),
+        (1, "train --text text.txt --mixer hope --rule titans", &["--rule", "hope", "--mixer memory"]),
         (1, "train --text text.txt --mixer hope --momentum 0.9", &["--momentum", "--mixer memory"]),
         // What forgets nothing.
         (1, "train --text text.txt --mixer attention --retain zero", &["--retain", "--mixer memory"]),
