@@ -1,6 +1,9 @@
 //! Flags of how a model learns, and what they mean.
 
-use crate::{defaults, error::Result};
+use crate::{
+    defaults,
+    error::{Error, Result},
+};
 use clap::{Args, builder::PossibleValuesParser};
 use hecate_models::{
     Precision,
@@ -60,6 +63,10 @@ pub(crate) struct TrainingArgs {
 impl TrainingArgs {
     /// How the model is trained; rates and warm-up that were not given follow from those that were.
     pub(crate) fn settings(&self, steps: u64, seed: u64) -> Result<Settings> {
+        // The library would say that it is to be over 0, since there no limit is no number.
+        if !(self.clip.is_finite() && self.clip >= 0.0) {
+            return Err(Error::flag("--clip", format!("{}; give a norm over 0, or 0 for no limit", self.clip)));
+        }
         // Rounded up, so that short runs warm up too.
         let warmup = self.warmup.unwrap_or((steps as f64 * defaults::WARMUP).ceil() as u64);
         let floor = self.min_lr.unwrap_or(self.lr * defaults::LEARNING_RATE_FLOOR);

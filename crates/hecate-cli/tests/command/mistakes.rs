@@ -38,6 +38,8 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --heads 3", &["heads", "128"]),
         (1, "train --text text.txt --lr 0", &["learning rate"]),
         (1, "train --text text.txt --lr nan", &["learning rate", "NaN"]),
+        (1, "train --text text.txt --clip -1", &["--clip", "-1", "0 for no limit"]),
+        (1, "train --text text.txt --clip nan", &["--clip", "NaN", "0 for no limit"]),
         (1, "train --text text.txt --holdout 1", &["held-out fraction"]),
         (1, "train --text text.txt --batch 0", &["batch", "at least 1"]),
         (1, "train --text text.txt --batch 1000000000000000000", &["batch", "at most"]),
