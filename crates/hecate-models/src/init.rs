@@ -212,7 +212,15 @@ fn no_whole_blocks(name: &str, inputs: usize, format: BlockFormat) -> Error {
     // The shortest blocks are those of q8_0.
     let way = match block > 32 && inputs.is_multiple_of(32) {
         true => "take q8_0, whose blocks are of 32, or keep 32 bits",
-        false => "keep 32 bits, or learn a model with such a width (inside MLPs `intermediate_size`, `train --mlp`)",
+        // Rows of each matrix are as long as what it multiplies.
+        false if name.ends_with("down_proj.weight") => {
+            "keep 32 bits, or learn a model with such a width inside MLPs (`intermediate_size`, `train --mlp`)"
+        }
+        false if name.ends_with("o_proj.weight") => {
+            "keep 32 bits, or learn a model with such a width of all heads' values (`hidden_size`, `train --width`; with \
+             `--value-dim` that times `--heads`)"
+        }
+        false => "keep 32 bits, or learn a model with such a width (`hidden_size`, `train --width`)",
     };
     let expected = format!("a multiple of {block}, the block of {format}; {way}");
     Error::config(format!("values of a row of {name}"), inputs, expected)

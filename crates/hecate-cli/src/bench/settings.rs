@@ -4,6 +4,7 @@ use super::jobs::JobsArgs;
 use crate::{
     device::Choice,
     error::{Error, Result},
+    flags::by_flags,
 };
 use clap::Args;
 use hecate_models::{
@@ -145,10 +146,10 @@ impl SweepSettings {
 
     /// A model of blocks with this mixer.
     pub(super) fn config(&self, mixer: &MixerConfig, vocabulary_size: usize) -> Result<Config> {
-        let layers = LayerConfig { mixer: mixer.clone() }.repeated(self.layers)?;
+        let layers = LayerConfig { mixer: mixer.clone() }.repeated(self.layers).map_err(by_flags)?;
         let (hidden_size, tie_word_embeddings) = (self.width, self.tie);
         let config = Config { vocabulary_size, hidden_size, tie_word_embeddings, layers, ..Config::default() };
-        config.validate()?;
+        config.validate().map_err(by_flags)?;
         Ok(config)
     }
 

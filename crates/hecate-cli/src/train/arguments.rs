@@ -12,6 +12,7 @@ use crate::{
     defaults,
     device::Choice,
     error::{Error, Result},
+    flags::by_flags,
     measure::MeasureArgs,
     runs::check_vocabulary,
     sources::{MemoryArgs, is_stdin},
@@ -245,14 +246,14 @@ impl ModelFlags<'_> {
             return Ok(config);
         }
         // All blocks are alike; a file can give each its own.
-        let layers = LayerConfig { mixer: self.mixer()? }.repeated(self.shape.layers)?;
+        let layers = LayerConfig { mixer: self.mixer()? }.repeated(self.shape.layers).map_err(by_flags)?;
         let (vocabulary_size, share) = (vocabulary.size(), self.shape.dropout);
         let base =
             Config { attention_dropout: share, activation_dropout: share, hidden_dropout: share, ..Config::default() };
         let (hidden_size, intermediate_size) = (self.shape.width, self.shape.mlp);
         let config = Config { vocabulary_size, hidden_size, intermediate_size, layers, ..base };
         // Before a long text is read.
-        config.validate()?;
+        config.validate().map_err(by_flags)?;
         Ok(config)
     }
 

@@ -73,5 +73,14 @@ fn what_cannot_be_is_refused_by_name() {
     // Rows of 16 values are no blocks.
     workspace.train(&["--steps", "1", "--out", "narrow"]).succeeded();
     let narrow = workspace.run(&["quantize", "--run", "narrow", "--to", "q4_k"]);
-    narrow.failed(1, &["attn.q_proj.weight", "multiple of 256", "--mlp"]);
+    narrow.failed(1, &["attn.q_proj.weight", "multiple of 256", "--width"]);
+    // Wide enough, but not inside MLPs, or not what values of all heads have.
+    for (out, flags, told) in [
+        ("mlp", ["--mlp", "48"], ["mlp.down_proj.weight", "multiple of 32", "--mlp"]),
+        ("values", ["--value-dim", "40"], ["attn.o_proj.weight", "multiple of 32", "--value-dim"]),
+    ] {
+        let line = ["--steps", "1", "--out", out, "--width", "32", "--mlp", "64"].into_iter().chain(flags);
+        workspace.train(&line.collect::<Vec<_>>()).succeeded();
+        workspace.run(&["quantize", "--run", out, "--to", "q8_0"]).failed(1, &told);
+    }
 }
