@@ -33,6 +33,9 @@ pub(crate) struct InfoArgs {
     /// Folder of the run; the one trained last unless given
     #[arg(value_name = "RUN")]
     run: Option<PathBuf>,
+    /// The same by a flag, as other commands have it
+    #[arg(long = "run", value_name = "DIR", conflicts_with = "run")]
+    named: Option<PathBuf>,
 }
 
 /// Flags of `hecate runs`.
@@ -45,7 +48,7 @@ pub(crate) struct RunsArgs {
 
 /// Prints what a run is, and how far it came.
 pub(crate) fn run(arguments: InfoArgs) -> Result<ExitCode> {
-    let folder = find(arguments.run, "RUN")?;
+    let folder = find(arguments.run.or(arguments.named), "RUN")?;
     if !folder.is_dir() {
         return Err(Error::file(folder, "no such folder; `hecate runs` lists the runs that there are"));
     }

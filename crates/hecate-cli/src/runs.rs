@@ -91,6 +91,14 @@ pub(crate) fn open<B: Backend>(device: &B, folder: &Path, best: bool, flag: &str
             format!("no such folder; train a model with `hecate train --out DIR`, or name another with `{flag} DIR`");
         return Err(Error::file(folder, why));
     }
+    if best && is_quantized(folder) {
+        let why = format!(
+            "{} is a quantized copy, whose weights are the only ones; leave it out, or copy the run's best ones with \
+             `hecate quantize --best`",
+            folder.display()
+        );
+        return Err(Error::flag("--best", why));
+    }
     let trained = Trained::load(device, folder, if best { WhichWeights::Best } else { WhichWeights::Last })?;
     check_vocabulary(trained.model.config().vocabulary_size, &trained.vocabulary)?;
     Ok(trained)

@@ -62,6 +62,9 @@ fn what_cannot_be_is_refused_by_name() {
     workspace.run(&["train", "--resume", "small"]).failed(1, &["small", "q4_k", "learns no more"]);
     let from = ["train", "--text", "text.txt", "--init-from", "small", "--out", "more", "--steps", "1"];
     workspace.run(&from).failed(1, &["quantization", "q4_k", "32 bits"]);
+    // It has one set of weights.
+    let best = ["generate", "--run", "small", "--best", "--prompt", "a"];
+    workspace.run(&best).failed(1, &["--best", "small", "quantized copy", "hecate quantize --best"]);
     // A flipped bit in the middle of the blocks.
     let weights = workspace.path("small").join("model.safetensors");
     let mut bytes = fs::read(&weights).unwrap();

@@ -287,6 +287,9 @@ fn runs_are_listed_and_described() {
     fs::write(workspace.path("runs/other/config.json"), "{").unwrap();
     assert!(line(&workspace.run(&["runs"]).stdout, "other ").contains("damaged"));
     workspace.run(&["info", "runs/other"]).failed(1, &["config.json"]);
+    // By a flag, as other commands are told; not both ways at once.
+    assert!(line(&workspace.run(&["info", "--run", "runs/text"]).stdout, "run ").ends_with("runs/text"));
+    workspace.run(&["info", "runs/text", "--run", "runs/text"]).failed(2, &["cannot be used with"]);
     workspace.run(&["info", "nowhere"]).failed(1, &["nowhere", "hecate runs"]);
     workspace.run(&["runs", "nowhere"]).failed(1, &["nowhere", "hecate train"]);
 }
