@@ -49,13 +49,21 @@ fn default_device() -> &'static str {
 }
 
 fn parse(text: &str) -> std::result::Result<Choose, String> {
-    let list = || built_in().map(BackendKind::name).collect::<Vec<_>>().join(", ");
     let choose: Choose = text.parse().map_err(|error: hecate::Error| error.to_string())?;
     let backends = choose.backends().map_err(|error| error.to_string())?;
     if backends.iter().any(|backend| backend.is_built_in()) {
         return Ok(choose);
     }
-    Err(format!("no `{text}` in this build; it has {} (features of this package)", list()))
+    Err(not_built_in(text, &backends))
+}
+
+/// Why a device of these backends is refused; a backend's feature has its name.
+fn not_built_in(text: &str, backends: &[BackendKind]) -> String {
+    let [has, lacks] = [built_in().collect(), backends.to_vec()]
+        .map(|all: Vec<BackendKind>| all.into_iter().map(BackendKind::name).collect::<Vec<_>>());
+    // As the flag of Cargo takes them.
+    let (has, lacks) = (has.join(", "), lacks.join(","));
+    format!("no `{text}` in this build, which has {has}; build it again with `--features {lacks}`")
 }
 
 /// Does the job on the chosen device.
@@ -75,6 +83,18 @@ mod tests {
     struct Flags {
         #[command(flatten)]
         choice: Choice,
+    }
+
+    #[test]
+    fn missing_backends_are_told_by_their_feature() {
+        let told = not_built_in("cuda:1", &[BackendKind::Cuda]);
+        assert!(told.starts_with("no `cuda:1` in this build, which has "), "{told}");
+        assert!(told.ends_with("build it again with `--features cuda`"), "{told}");
+        // Whatever this build has is taken, and what it lacks is refused so.
+        for backend in BackendKind::ALL {
+            let expected = if backend.is_built_in() { None } else { Some(not_built_in(backend.name(), &[backend])) };
+            assert_eq!(parse(backend.name()).err(), expected);
+        }
     }
 
     #[test]
