@@ -57,6 +57,7 @@ impl Job for QuantizeArgs {
             Some(out) => out,
             None => beside(&folder, self.to)?,
         };
+        runs::check_folder(&out, "--out")?;
         // Tokens mean the same after it: the vocabulary goes along.
         let trained = self.run.load(device, &folder)?;
         let model = quantize(&trained.model, self.to)?;

@@ -33,6 +33,18 @@ pub(crate) fn find(given: Option<PathBuf>, flag: &str) -> Result<PathBuf> {
     })
 }
 
+/// Refuses a folder that is a file or would be below one: the system would only say that it is no directory.
+pub(crate) fn check_folder(folder: &Path, flag: &str) -> Result<()> {
+    // The nearest that is there: what is missing below it can be made.
+    match folder.ancestors().find(|path| path.exists()) {
+        Some(path) if !path.is_dir() => {
+            let why = format!("{} is a file; name a folder with `{flag} DIR`", path.display());
+            Err(Error::flag(flag, why))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whether it has a quantized copy of a run, which nobody trained.
 fn is_quantized(folder: &Path) -> bool {
     load_config(&folder.join("config.json")).is_ok_and(|config| config.quantization.is_some())
@@ -91,6 +103,7 @@ pub(crate) fn open<B: Backend>(device: &B, folder: &Path, best: bool, flag: &str
             format!("no such folder; train a model with `hecate train --out DIR`, or name another with `{flag} DIR`");
         return Err(Error::file(folder, why));
     }
+    // The library would say that a longer training writes such a file.
     if best && is_quantized(folder) {
         let why = format!(
             "{} is a quantized copy, whose weights are the only ones; leave it out, or copy the run's best ones with \

@@ -61,6 +61,7 @@ impl Job for TrainArgs {
 
 /// A new run, its first checkpoint written. Everything is checked and made before anything in the folder changes.
 fn begin<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Session<B>> {
+    runs::check_folder(run.folder(), "--out")?;
     check_free(&run, arguments.overwrite)?;
     let Beginning { model, vocabulary, tokenizer } = Beginning::new(device, arguments)?;
     let steps = arguments.steps.unwrap_or(defaults::STEPS);
@@ -151,6 +152,7 @@ fn check_free(run: &Run, overwrite: bool) -> Result<()> {
 
 /// A stopped run, where its newest checkpoint left it. The text must be the same; its path may be another.
 fn resume<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Session<B>> {
+    runs::check_folder(run.folder(), "--resume")?;
     // Refused here where there is no checkpoint, before a lock is made in a folder that is no run.
     refuse_quantized(&run)?;
     run.newest()?;
@@ -219,7 +221,11 @@ fn change<B: Backend>(trainer: &mut Trainer<B>, arguments: &TrainArgs) -> Result
 
 /// Content of a `tokenizer.json`.
 fn read_tokenizer(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })
+    // The system's words name neither the flag nor what such a file is.
+    fs::read(path).map_err(|error| {
+        let why = format!("{} cannot be read ({error}); name a `tokenizer.json` of Hugging Face", path.display());
+        Error::flag("--tokenizer", why)
+    })
 }
 
 /// The vocabulary of a tokenizer's content, bytes without one; `path` is for messages.

@@ -85,7 +85,11 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --mixer cms --periods 4,2", &["periods[1]", "more than", "4"]),
         (1, "train --text text.txt --mixer conductor --frozen 4", &["memory.rule.frozen", "null"]),
         (1, "train --text text.txt --mixer tnt --locals 3 --shard 8", &["locals[0]", "divisor of shard = 8"]),
-        (1, "train --text text.txt --tokenizer nowhere.json", &["nowhere.json"]),
+        (1, "train --text text.txt --tokenizer nowhere.json", &["--tokenizer", "nowhere.json", "Hugging Face"]),
+        (1, "train --text text.txt --out text.txt", &["--out", "text.txt is a file", "folder"]),
+        (1, "train --text text.txt --out text.txt/run --overwrite", &["--out", "text.txt is a file", "folder"]),
+        (1, "train --resume text.txt", &["--resume", "text.txt is a file", "folder"]),
+        (1, "generate --prompt-file nowhere.txt", &["nowhere.txt", "no such file"]),
         // Runs that are not there.
         (1, "train --resume", &["runs", "no trained run", "--resume DIR"]),
         (1, "train --resume nowhere", &["nowhere", "no such folder"]),

@@ -55,6 +55,8 @@ fn what_cannot_be_is_refused_by_name() {
     // What is there is not written over.
     let taken = workspace.run(&["quantize", "--run", "runs/text", "--to", "q8_0", "--out", "small"]);
     taken.failed(1, &["small", "config.json", "another folder"]);
+    let file = workspace.run(&["quantize", "--run", "runs/text", "--to", "q8_0", "--out", "text.txt"]);
+    file.failed(1, &["--out", "text.txt is a file"]);
     // Errors of both formats would add up.
     let again = workspace.run(&["quantize", "--run", "small", "--to", "q8_0", "--out", "other"]);
     again.failed(1, &["quantization", "q4_k"]);
