@@ -7,6 +7,9 @@ use std::ops::RangeInclusive;
 pub(crate) const SIZE: usize = 1 << 24;
 /// Most blocks of a model.
 pub(crate) const LAYERS: usize = 1 << 16;
+/// Most taps of a short convolution. Each costs a product for every element of queries, keys and values, as an input of their
+/// projections does; published layers have 4. So many see a whole sequence of `hecate train`.
+const TAPS: usize = 256;
 /// Most elements in a model, and in what one mixer remembers of a text.
 pub(crate) const ELEMENTS: u128 = 1 << 32;
 
@@ -41,10 +44,10 @@ pub(crate) fn divides(field: String, heads: usize, hidden_size: usize, instead: 
     Err(Error::config(field, heads, format!("a divisor of hidden_size = {hidden_size}, or {instead} given")))
 }
 
-/// Refuses a convolution of one tap, which only scales.
+/// Refuses a convolution of one tap, which only scales, and one that is not short.
 pub(crate) fn taps(field: String, found: usize) -> Result<()> {
     if found == 1 {
         return Err(Error::config(field, found, "0 for no convolution, or at least 2 taps"));
     }
-    within(field, found, 0..=SIZE)
+    within(field, found, 0..=TAPS)
 }

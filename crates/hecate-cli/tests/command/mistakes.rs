@@ -38,6 +38,7 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --heads 3", &["--heads", "`--width` = 128", "`--key-dim`"]),
         (1, "train --text text.txt --lr 0", &["learning rate"]),
         (1, "train --text text.txt --lr nan", &["learning rate", "NaN"]),
+        // In the configuration no limit is no number; on the command line it is 0.
         (1, "train --text text.txt --clip -1", &["--clip", "-1", "0 for no limit"]),
         (1, "train --text text.txt --clip nan", &["--clip", "NaN", "0 for no limit"]),
         (1, "train --text text.txt --holdout 1", &["held-out fraction"]),
@@ -50,11 +51,15 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --width 1048576 --heads 1024", &["number of parameters", "at most"]),
         (1, "train --text text.txt --width 1048576 --heads 65536", &["elements of the gates", "at most"]),
         (1, "train --text text.txt --key-dim 18446744073709551615", &["--key-dim", "key_dim", "at most"]),
+        // Sizes by the flags that were typed, also those that follow from other sizes.
         (1, "train --text text.txt --mlp 0", &["--mlp (intermediate_size)", "at least 1"]),
         (1, "train --text text.txt --mixer attention --key-dim 3", &["--key-dim", "head_dim", "even"]),
         (1, "train --text text.txt --mixer mag --width 12 --heads 4", &["--width, --heads", "head_dim", "even"]),
         (1, "bench recall --width 0", &["--width (hidden_size)", "at least 1"]),
-        (1, "train --text text.txt --conv 18446744073709551615", &["conv", "at most"]),
+        (1, "train --text text.txt --conv 18446744073709551615", &["conv", "at most 256"]),
+        // A convolution that is not short takes minutes a step.
+        (1, "train --text text.txt --conv 257", &["--conv", "at most 256"]),
+        (1, "train --text text.txt --mixer attention --conv 100000", &["--conv", "at most 256"]),
         (1, "train --text text.txt --mixer attention --window 18446744073709551615", &["window", "at most"]),
         (1, "train --text text.txt --save-every 0", &["save every"]),
         (1, "train --text text.txt --dropout 1", &["attention_dropout", "under 1"]),
@@ -86,6 +91,7 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --mixer conductor --frozen 4", &["memory.rule.frozen", "null"]),
         (1, "train --text text.txt --mixer tnt --locals 3 --shard 8", &["locals[0]", "divisor of shard = 8"]),
         (1, "train --text text.txt --tokenizer nowhere.json", &["--tokenizer", "nowhere.json", "Hugging Face"]),
+        // Files where folders are wanted, and below files.
         (1, "train --text text.txt --out text.txt", &["--out", "text.txt is a file", "folder"]),
         (1, "train --text text.txt --out text.txt/run --overwrite", &["--out", "text.txt is a file", "folder"]),
         (1, "train --resume text.txt", &["--resume", "text.txt is a file", "folder"]),
