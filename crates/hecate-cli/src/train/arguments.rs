@@ -136,13 +136,13 @@ pub(crate) struct ModelArgs {
     #[arg(long, default_value = "memory", value_parser = ["memory", "lmm", "attention", "mag", "mal", "mac", "cms",
         "conductor", "tnt", "hope"])]
     mixer: String,
-    /// Whether a token reads the memory after or before its own write
+    /// Whether a token reads the memory after or before its own write [default: after]
     #[arg(long, value_parser = ["after", "before"])]
     read: Option<String>,
-    /// Whether the delta rule erases from the memory before or after it decays
+    /// Whether the delta rule erases from the memory before or after it decays [default: undecayed]
     #[arg(long, value_parser = ["undecayed", "decayed"])]
     erase: Option<String>,
-    /// Inner loss of the dgd rule
+    /// Inner loss of the dgd rule [default: l2]
     #[arg(long, value_parser = ["l2", "dot"])]
     objective: Option<String>,
     /// Divide step sizes by the tokens of a group of --frozen, so that a group takes a step as long as one token's
@@ -171,13 +171,13 @@ pub(crate) struct ModelArgs {
     /// Tokens that the short convolutions on queries, keys and values see; 0 for none [default: 4, 0 for attention alone]
     #[arg(long, value_name = "N")]
     conv: Option<usize>,
-    /// Tokens that attention sees, the present one included
+    /// Tokens that attention sees, the present one included; of attention, mag, mal and mac [default: 128]
     #[arg(long, value_name = "N")]
     window: Option<usize>,
-    /// Learned tokens before every text, of mag, mal and mac
+    /// Learned tokens before every text, of mag, mal and mac [default: 4]
     #[arg(long, value_name = "N")]
     persistent: Option<usize>,
-    /// Tokens in a segment of mac
+    /// Tokens in a segment of mac [default: 64]
     #[arg(long, value_name = "TOKENS")]
     segment: Option<usize>,
     /// Tokens from a Hugging Face tokenizer.json; bytes unless given

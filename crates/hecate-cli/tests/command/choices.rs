@@ -141,3 +141,49 @@ fn errors_are_clipped_and_steps_averaged_where_that_is_asked_for() {
         workspace.train(&flags.split(' ').collect::<Vec<_>>()).failed(1, told);
     }
 }
+
+/// The lines of a flag in `hecate train --help`, as one.
+fn help_of(help: &str, flag: &str) -> String {
+    // Other flags' texts name it too, but in the middle of a line.
+    let lines = help.lines().skip_while(|line| !line.trim_start().starts_with(&format!("{flag} ")));
+    // Up to the next flag.
+    let own = lines.enumerate().take_while(|(i, line)| *i == 0 || !line.trim_start().starts_with('-'));
+    own.flat_map(|(_, line)| line.split_whitespace()).collect::<Vec<_>>().join(" ")
+}
+
+/// Defaults that the help and docs/rules.md tell are those that a run is written down with.
+#[test]
+fn defaults_of_mixers_are_as_told() {
+    let workspace = Workspace::new();
+    let help = workspace.run(&["train", "--help"]).stdout;
+    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rules.md")).unwrap();
+    // Where each flag ends up in `config.json`.
+    for (mixer, flag, field) in [
+        ("memory", "--writes-per-token", "/writes_per_token"),
+        ("attention", "--window", "/window"),
+        ("mag", "--window", "/attention/window"),
+        ("mal", "--persistent", "/persistent"),
+        ("mac", "--segment", "/segment"),
+        ("mac", "--persistent", "/persistent"),
+        ("cms", "--periods", "/periods"),
+        ("cms", "--wiring", "/wiring"),
+        ("conductor", "--periods", "/periods"),
+        ("conductor", "--wiring", "/wiring"),
+        // One flag for both, with a default for each.
+        ("tnt", "--chunk", "/chunk"),
+        ("hope", "--chunk", "/chunk"),
+        ("tnt", "--locals", "/locals"),
+        ("tnt", "--shard", "/shard"),
+    ] {
+        let written = written(&workspace, &format!("{mixer}{flag}"), &format!("--mixer {mixer}"));
+        // Lists as flags have them: without brackets, and without the quotes of words.
+        let value = written.pointer(field).unwrap().to_string().replace(['[', ']', '"'], "");
+        // Of every mixer that has the flag, of this one, or in words.
+        let told = [format!("[default: {value}]"), format!("{value} for {mixer}"), format!("{value} unless given")];
+        let help = help_of(&help, flag);
+        assert!(told.iter().any(|told| help.contains(told)), "{mixer}: {value} is not in {help}");
+        // The document has a row a mixer.
+        let row = document.lines().find(|line| line.starts_with(&format!("| `{mixer}`"))).unwrap();
+        assert!(row.contains(&format!("`{flag} {value}`")), "{mixer} {flag}: {value} is not in {row}");
+    }
+}
