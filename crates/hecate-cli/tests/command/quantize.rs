@@ -31,6 +31,9 @@ fn a_run_is_quantized_evaluated_and_continued() {
         assert!(info(&out).1.ends_with(&format!(", in {format}")), "{:?}", info(&out));
         // The folder is all that other commands need.
         workspace.run(&["generate", "--run", &out, "--prompt", "a", "--tokens", "5"]).succeeded();
+        // What is not quantized is rounded to 16 bits.
+        let rounded = ["generate", "--run", &out, "--prompt", "a", "--tokens", "5", "--precision", "bf16"];
+        workspace.run(&rounded).succeeded();
         let eval = workspace.run(&["eval", "--run", &out, "--text", "text.txt", "--fresh", "16", "--tail", "0.2"]);
         eval.succeeded();
         assert!(eval.stdout.contains("bits/byte"), "{eval:?}");
@@ -55,6 +58,7 @@ fn what_cannot_be_is_refused_by_name() {
     // What is there is not written over.
     let taken = workspace.run(&["quantize", "--run", "runs/text", "--to", "q8_0", "--out", "small"]);
     taken.failed(1, &["small", "config.json", "another folder"]);
+    // Nor is a file taken for a folder.
     let file = workspace.run(&["quantize", "--run", "runs/text", "--to", "q8_0", "--out", "text.txt"]);
     file.failed(1, &["--out", "text.txt is a file"]);
     // Errors of both formats would add up.
