@@ -6,7 +6,7 @@ use crate::{Device, Error, Result, Shape, Tensor, quantized::Quantized};
 /// Products with quantized matrices. There is no backward.
 pub trait QuantizedMatmul: Device {
     /// `y = x Wᵀ` with `x [n, K]`, `W [N, K]`, in the type of `x`: `[n, N]`. NaN in a row of `x` makes that row of `y` NaN, and
-    /// so does an infinity, which may stay one.
+    /// so does an infinity, which may stay one. A block whose scale is either does the same to its column of `y`.
     ///
     /// Rows of `x` may be rounded to 8 bits, 32 values with one scale of 32 bits: products are then of whole numbers.
     ///
