@@ -62,7 +62,7 @@ struct Dequantize {
     u32 format;
 };
 
-// A thread has a part, and writes it four by four: neighbouring threads fill neighbouring lines.
+// A thread has a part, and writes it 16 bytes at a time: neighbouring threads fill neighbouring lines.
 // The format is known at run time alone; all threads take the same branch.
 KERNEL(dequantize, Dequantize, 256) {
     for (u64 part = grid_thread(); part < args.parts; part += grid_threads()) {
@@ -70,6 +70,11 @@ KERNEL(dequantize, Dequantize, 256) {
         float w[PART];
         BY_FORMAT(args.format, decode<FORMAT>(args.weights, part, w))
 #pragma unroll
-        for (u32 i = 0; i < PART; i += 4) store_run<4>(args.out, PART * part + i, Run<4>{{w[i], w[i + 1], w[i + 2], w[i + 3]}});
+        for (u32 i = 0; i < PART; i += 8) {
+            Run<8> run;
+#pragma unroll
+            for (u32 n = 0; n < 8; n++) run.x[n] = w[i + n];
+            store_run<8>(args.out, PART * part + i, run);
+        }
     }
 }

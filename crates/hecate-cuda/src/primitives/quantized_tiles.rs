@@ -24,16 +24,14 @@ const THREADS: u32 = 512;
 /// Bytes of shared memory: for each of two groups of threads three stages of `x` and two of weights, 68 words a row.
 const SHARED: usize = 2 * (3 * TILE[0] + 2 * TILE[1]) * 68 * 4;
 
-/// Most rows for which this is faster than decoding the matrix first, whose product then runs at the rate of dense ones.
-fn most_rows(dtype: DType) -> usize {
-    if dtype == DType::F32 { 128 } else { 64 }
-}
+/// Most rows for which this is as fast as decoding the matrix first, whose product then runs at the rate of dense ones.
+const MOST_ROWS: usize = 128;
 
-/// Whether there is a kernel for so many rows of this type that is worth it. Copies that a block does not wait for, and tensor
-/// cores of these types, came with 8.0.
-pub(super) fn exists(device: &Cuda, dtype: DType, rows: usize) -> bool {
+/// Whether there are kernels for so many rows. Copies that a block does not wait for, and tensor cores of all these types, came
+/// with 8.0.
+pub(super) fn exist(device: &Cuda, rows: usize) -> bool {
     let properties = device.properties();
-    rows <= most_rows(dtype) && properties.capability.0 >= 8 && SHARED <= properties.shared_memory
+    rows <= MOST_ROWS && properties.capability.0 >= 8 && SHARED <= properties.shared_memory
 }
 
 /// `y = x Wᵀ`, all of `x`'s type.

@@ -5,6 +5,9 @@
 //! multiply, 64 queries or keys each, so that one makes weights while the other has the tensor cores. Blocks are as many as
 //! multiprocessors. They take jobs off a counter, so that copies for the next job pass while the last one ends.
 //!
+//! One thread asks for a full tile by bulk copies of boxes (`bulk.rs`). Tiles at the end of a sequence, of a prefix, and of heads
+//! that do not fill one are copied by all threads of their group, with zeros where there is nothing.
+//!
 //! Gradients of queries and of keys are of two kernels, seven products in place of five: so nothing is added up by several
 //! blocks, whose order would be another each time.
 
