@@ -23,12 +23,14 @@ impl BulkMap {
     /// `x`, sizes `[rows, heads, columns]` of 16-bit elements, columns a multiple of 8, in boxes of so many rows and heads by
     /// 64 columns.
     pub(crate) fn new(x: Array, [rows, heads, columns]: [usize; 3], [box_rows, box_heads]: [usize; 2]) -> Result<Self> {
+        // From the axis whose elements are neighbours outwards.
         let sizes = [columns, heads, rows].map(|size| size as u64);
         // In bytes, from head to head and from row to row.
         let strides = [2 * columns, 2 * columns * heads].map(|bytes| bytes as u64);
         let sides = [COLUMNS, box_heads as u32, box_rows as u32];
         // Bits are copied as they are, whichever of the two 16-bit types they are of.
         let dtype = sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+        // The driver fills it; what the words mean is its own affair.
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
         // SAFETY: all arrays have three elements, strides one less, and live until the driver returns.
         let made = unsafe {

@@ -56,6 +56,7 @@ pub(super) fn launch(device: &Cuda, dims: &MatmulDims, [a, b, out]: [&Tensor<Cud
     // As many blocks as run at once: they stay.
     let blocks = tiles.min(device.properties().multiprocessors as usize);
     let grid = Grid { shared: SHARED, ..Grid::blocks(blocks, 384) };
+    // The last boxes of rows and terms reach beyond the factors, where copies are zeros.
     let dtype = a.dtype();
     let a = BulkMap::new(a.into(), [rows, 1, inner], [TILE[0], 1])?;
     let b = BulkMap::new(b.into(), [columns, 1, inner], [TILE[1], 1])?;

@@ -78,11 +78,13 @@ template <u32 FORMAT> struct RawPart {
     WholeBytes head, high, low;
 
     __device__ __forceinline__ void read(const u8* block, u32 part) {
+        // A byte of lower bits has two groups' values, one of upper bits all eight groups'.
         const u32 at = PART * (part % 2);
         head.read(block), low.read(block + BYTES<FORMAT> - 128 + 32 * (part / 4) + at);
         if constexpr (FORMAT == Q5_K) high.read(block + 16 + at);
     }
     __device__ __forceinline__ void decode(u32 part, float (&x)[PART]) const {
+        // The group of 32
         const u32 j = part / 2;
         const float2 scale = scale_and_minimum(head.bytes(), j);
         const Bytes lower = low.bytes(), upper = high.bytes();
@@ -97,6 +99,7 @@ template <u32 FORMAT> struct RawPart {
 };
 // d, then 32 whole numbers with a sign.
 template <> struct RawPart<Q8_0> {
+    // The scale, and whole numbers
     u16 d;
     EvenBytes q;
 
@@ -116,11 +119,13 @@ template <> struct RawPart<Q6_K> {
     EvenBytes low, high;
 
     __device__ __forceinline__ void read(const u8* block, u32 part) {
+        // Which bytes the part shares with others.
         const u32 half = part / 8, quarter = part % 8 / 2, at = PART * (part % 2);
         d = *(const u16*)(block + 208), scale = ((const signed char*)block)[192 + part];
         low.read(block + 64 * half + 32 * (quarter % 2) + at), high.read(block + 128 + 32 * half + at);
     }
     __device__ __forceinline__ void decode(u32 part, float (&x)[PART]) const {
+        // One scale for all 16 values
         const u32 quarter = part % 8 / 2;
         const float by = from_f16(d) * (float)scale;
         const Bytes lower = low.bytes(), upper = high.bytes();

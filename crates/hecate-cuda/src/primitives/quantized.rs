@@ -60,6 +60,7 @@ impl QuantizedMatmul for Cuda {
     /// `y = x Wᵀ`, `x [n,K]`, `W [N,K]`, with `x` as it is and sums in 32 bits.
     fn quantized_matmul(&self, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
         let (n, inner, columns) = (x.shape().rows(), weight.columns(), weight.rows());
+        // The naive products are what tiles are compared with.
         let by_tiles = !self.has_naive_products() && quantized_tiles::exist(self, n);
         if n > few(weight.format()) && !by_tiles {
             let b = &self.dequantized(weight, x.dtype())?;

@@ -22,6 +22,7 @@ static constexpr u32 AHEAD = 2;
 
 // Of a group.
 struct Shared {
+    // As they come, in words; and decoded rows of weights, of this turn and the next
     u32 x[STAGES][ROWS * PITCH], w[2][COLUMNS * PITCH];
 };
 
@@ -34,6 +35,7 @@ template <u32 TYPE> struct Sums {
         const u32 lane = threadIdx.x % 32;
 #pragma unroll
         for (u32 k = 0; k < DEEP; k += 8) {
+            // A left factor [16,16], and two right ones [16,8] side by side: rows of weights are columns of these.
             u32 a[4], b[4];
             load_matrices(a, left + (band + lane % 16) * PITCH + k + lane / 16 * 4);
             load_matrices(b, right + (side + lane / 16 * 8 + lane % 8) * PITCH + k + lane / 8 % 2 * 4);
@@ -55,6 +57,7 @@ template <> struct Sums<0> {
         const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
         for (u32 k = 0; k < DEEP; k += 8) {
+            // Both parts of a left factor [16,8], and then of two right ones [8,8].
             u32 high[4], low[4];
 #pragma unroll
             for (u32 i = 0; i < 4; i++)
@@ -87,6 +90,7 @@ template <> struct Sums<0> {
 // A group's turns at a tile.
 template <u32 TYPE, u32 FORMAT> struct Tile {
     // Parts of a stage that a thread decodes
+    // In 32 bits half of a group's threads have none.
     static constexpr u32 OWN = (UNITS<TYPE> + GROUP - 1) / GROUP;
     const QuantizedProduct& args;
     Shared& shared;
@@ -103,10 +107,12 @@ template <u32 TYPE, u32 FORMAT> struct Tile {
         top = (u64)(blockIdx.x % down) * ROWS, left = (u64)(blockIdx.x / down) * COLUMNS;
     }
 
+    // Stages of both groups follow each other.
     __device__ __forceinline__ u32 stage_of(u32 turn) const { return turn * GROUPS + group; }
 
     // Starts copies of the rows of x of a stage, of zeros where there is nothing.
     __device__ __forceinline__ void copy(u32 turn) {
+        // Pieces of 16 bytes; neighbouring threads copy neighbours.
         constexpr u32 PIECES = DEEP / 4, STEP = GROUP / PIECES;
         const u32 piece = member % PIECES;
         const u64 value = (u64)stage_of(turn) * VALUES<TYPE> + piece * 4 * PER_WORD<TYPE>;
@@ -126,8 +132,10 @@ template <u32 TYPE, u32 FORMAT> struct Tile {
         for (u32 i = 0; i < OWN; i++) {
             const u32 unit = member + i * GROUP, row = unit / PARTS_OF_ROW<TYPE>;
             const u64 part = (u64)stage_of(turn) * PARTS_OF_ROW<TYPE> + unit % PARTS_OF_ROW<TYPE>;
+            // Rows are whole blocks.
             const u64 bytes_of_row = args.inner / BLOCK<FORMAT> * BYTES<FORMAT>;
             const bool inside = unit < UNITS<TYPE> && left + row < args.columns && part * PART < args.inner;
+            // Zeros decode to zeros.
             parts[i] = RawPart<FORMAT>{};
             if (inside) read_part(parts[i], args.weights + (left + row) * bytes_of_row, part);
         }
@@ -138,6 +146,7 @@ template <u32 TYPE, u32 FORMAT> struct Tile {
         for (u32 i = 0; i < OWN; i++) {
             const u32 unit = member + i * GROUP, row = unit / PARTS_OF_ROW<TYPE>, part = unit % PARTS_OF_ROW<TYPE>;
             if (unit >= UNITS<TYPE>) break;
+            // 32 bits until they are rounded
             float value[PART];
             parts[i].decode((stage_of(turn) * PARTS_OF_ROW<TYPE> + part) % PARTS<FORMAT>, value);
             uint4* to = (uint4*)(shared.w[turn % 2] + row * PITCH + part * (PART / PER_WORD<TYPE>));
@@ -146,6 +155,7 @@ template <u32 TYPE, u32 FORMAT> struct Tile {
                 word(value, 4 * n), word(value, 4 * n + 1), word(value, 4 * n + 2), word(value, 4 * n + 3));
         }
     }
+    // Word `i` of a part, as it lies in shared memory.
     static __device__ __forceinline__ u32 word(const float (&value)[PART], u32 i) {
         if constexpr (TYPE == 0) return __float_as_uint(value[i]);
         else return to_word(TYPE, value[2 * i], value[2 * i + 1]);
@@ -165,6 +175,7 @@ template <u32 TYPE, u32 FORMAT> struct Tile {
             if (group == 0) sums.x[e / 4][e % 4] += parts[e * GROUP];
     }
     __device__ __forceinline__ void store_sums(const Sums<TYPE>& sums, u32 band, u32 side) const {
+        // A thread has two neighbours of two rows, in both halves of the warp's columns.
         const u64 row = top + band + threadIdx.x % 32 / 4, column = left + side + threadIdx.x % 4 * 2;
 #pragma unroll
         for (u32 e = 0; e < 8; e++) {
@@ -177,6 +188,7 @@ template <u32 TYPE, u32 FORMAT> struct Tile {
         const u32 warp = member / 32, band = warp % 4 * 16, side = warp / 4 * 16;
         const u32 stages = (u32)((args.inner + VALUES<TYPE> - 1) / VALUES<TYPE>), turns = (stages + GROUPS - 1) / GROUPS;
         Sums<TYPE> sums;
+        // Two stages are on their way before the first is looked at.
         copy(0), copy(1);
 #pragma unroll
         for (u32 i = 0; i < AHEAD; i++) ask(raw[i], i);
@@ -196,6 +208,7 @@ template <u32 TYPE, u32 FORMAT> struct Tile {
                 if (turn % 4 == 3) sums.add_up();
             }
         }
+        // Copies of stages after the last one.
         copies_wait<0>();
         sums.add_up();
         gather(sums, groups);
@@ -203,6 +216,7 @@ template <u32 TYPE, u32 FORMAT> struct Tile {
     }
 };
 
+// The format is known at run time: all threads take the same branch.
 template <u32 TYPE> __device__ __forceinline__ void tiles(const QuantizedProduct& args, u8* shared) {
     BY_FORMAT(args.format, Tile<TYPE, FORMAT>(args, (Shared*)shared).work((Shared*)shared))
 }

@@ -195,6 +195,7 @@ struct TileRows {
     // Tokens `at` .. of arrays [rows, Hkv, width], up to token `end`.
     static __device__ __forceinline__ TileRows tokens(const AttentionCall& call, const Job& job, Array x, int width, int at,
         int end, const BulkMap* map = nullptr) {
+        // Tokens of one head lie all heads' rows apart.
         const u16* data = (const u16*)x.data + token_row(call, job, at) * width;
         return {data, (u64)call.heads * width, 0, 1, end - at, width, map, job.head, (int)job.start + at};
     }
@@ -218,6 +219,7 @@ __device__ __forceinline__ const BulkMap* boxes(const Maps& maps, const BulkMap&
 // Copies a tile by 128 threads, with zeros where there is nothing; they arrive at `gate` afterwards. A full tile is boxes.
 template <int ROWS, int WIDTH> __device__ __forceinline__ void fetch_rows(u16* tile, const TileRows& from, u64* gate) {
     if (from.map && from.count >= ROWS) {
+        // The others arrive at once; the phase ends with the last byte.
         if (threadIdx.x % 128 > 0) return;
         gate_expect(gate, 2 * ROWS * WIDTH);
 #pragma unroll
@@ -267,6 +269,7 @@ template <int COUNT> struct KeyTiles {
     __device__ __forceinline__ TileRows rows(const AttentionCall& call, const Job& job, Array x, Array prefix, int width,
         int tile, const BulkMap& map) const {
         if (tile >= before) return TileRows::tokens(call, job, x, width, first(tile), end, &map);
+        // The prefix is copied by threads: it is short, and of no sequence.
         const u64 row = (u64)tile * COUNT * call.heads + job.head;
         const u16* data = (const u16*)prefix.data + row * width;
         return {data, (u64)call.heads * width, 0, 1, call.prefix - tile * COUNT, width, nullptr, 0, 0};

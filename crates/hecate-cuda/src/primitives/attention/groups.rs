@@ -78,6 +78,7 @@ impl Maps {
             _ => Ok(BulkMap::NONE),
         };
         Ok(Self {
+            // As wide as their rows: kernels ask for more columns, and get zeros.
             q: of_units(Some(call.q), key)?,
             dy: of_units(dy, value)?,
             k: BulkMap::new(call.k, [rows, heads, key], [keys, 1])?,
