@@ -52,7 +52,8 @@ impl Job for Products {
             let weights =
                 copies.map(|_| Quantized::new(device, format, [SIZE, SIZE], &blocks)).collect::<Result<Vec<_>>>()?;
             for &n in &rows {
-                let seconds = time(device, (dtype, n), weights.len(), &|x, i| primitives::quantized_matmul(x, &weights[i]))?;
+                let seconds =
+                    time(device, (dtype, n), weights.len(), &|x, i| primitives::quantized_matmul(x, &weights[i]))?;
                 print(format.name(), n, seconds, blocks.len());
             }
         }

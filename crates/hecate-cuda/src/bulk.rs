@@ -49,7 +49,8 @@ impl BulkMap {
                 sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
         };
-        made.result().map_err(|error| failed(format!("describing {sizes:?} for copies in boxes of {sides:?}"), error))?;
+        made.result()
+            .map_err(|error| failed(format!("describing {sizes:?} for copies in boxes of {sides:?}"), error))?;
         Ok(Self(map.opaque))
     }
 }

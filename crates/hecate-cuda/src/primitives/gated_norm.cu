@@ -1,5 +1,5 @@
 // Rows whose gate stands before their norm: u = x act(g), y = u r w. A row belongs to a warp or a block, which makes u twice: the
-// second time x and g come from the caches. A group of a row is a row here.
+// second time x and g come from the caches. A group of a row is a row here. Rows that threads can keep are in `norm.cu`.
 #include "norm.cuh"
 
 // `gated_norm::GatedNorm` is its twin.

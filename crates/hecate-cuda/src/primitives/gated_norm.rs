@@ -1,4 +1,4 @@
-//! RMS norm of what a gate lets through: the gate and the norm are one kernel, and so are their gradients.
+//! RMS norm of what a gate lets through, of rows that are too long for registers or have no whole runs; `norm` has the others.
 //!
 //! Rows are read twice, the second time from the caches. Numbers have 32 bits between the arrays that are read and written.
 

@@ -46,7 +46,13 @@ pub(super) fn exist(device: &Cuda, dims: &MatmulDims, dtype: DType) -> bool {
     let small = [dims.rows, columns, inner].iter().all(|&size| size <= matmul::MOST);
     let sums_along_rows = !transpose.a && transpose.b;
     let narrow = dtype == DType::Bf16 || dtype == DType::F16;
-    batch == 1 && aligned && sums_along_rows && narrow && small && device.groups() && SHARED <= device.properties().shared_memory
+    batch == 1
+        && aligned
+        && sums_along_rows
+        && narrow
+        && small
+        && device.groups()
+        && SHARED <= device.properties().shared_memory
 }
 
 /// `out = a bᵀ`.

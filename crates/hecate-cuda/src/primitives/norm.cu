@@ -10,7 +10,7 @@ struct Normalise {
     // [rows, width], of kernels that add first: x + residual, which goes to `sum`, is normalised instead of x
     Array residual, sum;
     Scale scale;
-    // A function of it is one more factor
+    // A function of it is one more factor, of results or, in kernels that say so, of x
     Gate gate;
     // [rows]
     float* inverse;
@@ -56,14 +56,18 @@ template <bool BLOCK> __device__ __forceinline__ float kept_sum(float x, u32 lan
     else return neighbours_sum(x, lanes);
 }
 
+// What becomes of rows before their norm. It is known while compiling, since it takes registers that others can do without.
+const u32 NOTHING = 0, ADDED = 1, GATED = 2;
+
 // Rows that threads keep in registers: RUNS runs of ROWS rows each.
-// Whether a residual is ADDED is known while compiling: it takes registers that others can do without.
-template <u32 N, u32 RUNS, u32 ROWS, bool BLOCK, bool ADDED> __device__ __forceinline__ void normalise_kept(const Normalise& args) {
+template <u32 N, u32 RUNS, u32 ROWS, bool BLOCK, u32 BEFORE> __device__ __forceinline__ void normalise_kept(const Normalise& args) {
     follow();
     // All reads are under way before the first sum.
     Run<N> x[ROWS][RUNS];
     keep(x, args, args.x);
-    if constexpr (ADDED) add_residual(x, args);
+    if constexpr (BEFORE == ADDED) add_residual(x, args);
+    if constexpr (BEFORE == GATED) open_rows(x, args);
+    else ask_for_gate<N, RUNS, ROWS>(args);
 #pragma unroll
     for (u32 r = 0; r < ROWS; r++) {
         float square = 0.0f;
@@ -77,7 +81,9 @@ template <u32 N, u32 RUNS, u32 ROWS, bool BLOCK, bool ADDED> __device__ __forcei
             if (!at.inside) continue;
             Run<N> y = scaled(x[r][run], inverse, args, at.row, at.column);
             u64 i = at.row * args.width + at.column;
-            store_run<N>(args.y, i, let_through(y, args.gate, i));
+            // Else the gate stands behind the norm.
+            if constexpr (BEFORE != GATED) y = let_through(y, args.gate, i);
+            store_run<N>(args.y, i, y);
             // Kept for the backward.
             if (at.column == 0) args.inverse[at.row] = inverse;
         }
@@ -93,28 +99,39 @@ template <u32 TYPE> __device__ __forceinline__ Normalise of_type(Normalise args)
 
 // Rows of up to 32 runs of 16 bytes.
 KERNEL(normalise_short, Normalise, 256) {
-    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 1, 2, false, false>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 1, 2, false, NOTHING>(of_type<TYPE>(args)))
 }
 
 // Rows of up to 128 of them.
 KERNEL(normalise_medium, Normalise, 256) {
-    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, false, false>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, false, NOTHING>(of_type<TYPE>(args)))
 }
 
 // Rows of up to four runs a thread of a block, which may have fewer threads than 256.
 KERNEL(normalise_large, Normalise, 256) {
-    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, true, false>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, true, NOTHING>(of_type<TYPE>(args)))
 }
 
 // The same three of sums.
 KERNEL(add_normalise_short, Normalise, 256) {
-    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 1, 2, false, true>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 1, 2, false, ADDED>(of_type<TYPE>(args)))
 }
 KERNEL(add_normalise_medium, Normalise, 256) {
-    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, false, true>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, false, ADDED>(of_type<TYPE>(args)))
 }
 KERNEL(add_normalise_large, Normalise, 256) {
-    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, true, true>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, true, ADDED>(of_type<TYPE>(args)))
+}
+
+// The same three of what a gate lets through.
+KERNEL(gated_normalise_short, Normalise, 256) {
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 1, 2, false, GATED>(of_type<TYPE>(args)))
+}
+KERNEL(gated_normalise_medium, Normalise, 256) {
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, false, GATED>(of_type<TYPE>(args)))
+}
+KERNEL(gated_normalise_large, Normalise, 256) {
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, true, GATED>(of_type<TYPE>(args)))
 }
 
 // Rows begin at multiples of four where their length is one.
@@ -242,110 +259,181 @@ KERNEL(open_gate, OpenGate, 256) {
     }
 }
 
-// All gradients at once of rows that threads keep: x and dy are read once. A block goes through rows, as many at once as it has
-// threads for, and adds up its part of dweight.
+// All gradients at once of rows that threads keep: arrays are read once. A block goes through rows of one group, as many at once
+// as it has threads for, and adds up its part of dweight.
 struct NormaliseGradients {
     Array x, dy, dx;
-    // One group
     Scale scale;
     Gate gate;
     // [rows, width], or null: the gate's gradient; and what is added to dx
     Array dg, dsum;
     // [rows]
     const float* inverse;
-    // Of dweight: [blocks, width], in 64 bits, or in 32 where a block has one row at a time
+    // Of dweight: [blocks, width] in 64 bits, or in 32 where a block has one row at a time. Groups take blocks in turn
     void* parts;
     u64 rows, width;
     u32 lanes;
 };
 
-// g of a run of dy, of what the gate lets through of that.
-template <u32 N>
-__device__ __forceinline__ Run<N> slope(Run<N> dy, const NormaliseGradients& args, float r, u64 at, u32 column) {
-    dy = let_through(dy, args.gate, at);
-    const Run<N> w = weights<N>(args, 0, column);
+// Where the gate stands, known while compiling.
+const u32 NOWHERE = 0, BEHIND = 1, IN_FRONT = 2;
+
+// What a run gives to its gradients. With u, which is normalised, and d, the gradient of u r w: s = r w d and the terms of
+// dweight, u r d.
+template <u32 N> struct Slopes {
+    Run<N> s, terms;
+    // Of a gate behind its gradient; of one in front act'(g), and act(g).
+    Run<N> gate, act;
+};
+
+// u of a run: x, or what a gate in front lets through of it.
+template <u32 GATE, u32 N> __device__ __forceinline__ Run<N> normed(Run<N> x, const Slopes<N>& of) {
+    if constexpr (GATE == IN_FRONT) {
 #pragma unroll
-    for (u32 n = 0; n < N; n++) dy.x[n] *= r * w.x[n];
-    return dy;
+        for (u32 n = 0; n < N; n++) x.x[n] *= of.act.x[n];
+    }
+    return x;
 }
 
-// The same, and what the run gives to dweight and dg.
-template <u32 N>
-__device__ __forceinline__ Run<N> gather(
-    Run<N>& dw, const Run<N>& x, Run<N> dy, const NormaliseGradients& args, float r, u64 at, u32 column
+template <u32 GATE, u32 N>
+__device__ __forceinline__ Slopes<N> slopes(
+    const NormaliseGradients& args, const Run<N>& x, const Run<N>& dy, const Run<N>& g, float r, u64 row, u32 column
 ) {
-    const Run<N> w = weights<N>(args, 0, column);
-    if (args.gate.g.data) {
-        const Run<N> g = load_run<N>(args.gate.g, at);
-        Run<N> dg;
-#pragma unroll
-        for (u32 n = 0; n < N; n++) {
-            dg.x[n] = dy.x[n] * args.gate.slope(g.x[n]) * (x.x[n] * r * w.x[n]);
-            dy.x[n] *= args.gate.value(g.x[n]);
-        }
-        store_run<N>(args.dg, at, dg);
-    }
+    const Run<N> w = weights<N>(args, row, column);
+    Slopes<N> of;
 #pragma unroll
     for (u32 n = 0; n < N; n++) {
-        dw.x[n] += x.x[n] * r * dy.x[n];
-        dy.x[n] *= r * w.x[n];
+        float u = x.x[n], d = dy.x[n];
+        if constexpr (GATE == BEHIND) {
+            of.gate.x[n] = d * args.gate.slope(g.x[n]) * (u * r * w.x[n]);
+            d *= args.gate.value(g.x[n]);
+        }
+        if constexpr (GATE == IN_FRONT) {
+            of.gate.x[n] = args.gate.slope(g.x[n]), of.act.x[n] = args.gate.value(g.x[n]);
+            u *= of.act.x[n];
+        }
+        of.terms.x[n] = u * r * d;
+        of.s.x[n] = d * (r * w.x[n]);
     }
-    return dy;
+    return of;
 }
 
-// A block has `together` rows at a time and keeps its part of dweight in registers, RUNS runs a thread, until it went through
-// all its rows. A BLOCK that has one row has its columns apart; else `shared` takes them, an element a thread and place.
-template <u32 TYPE, u32 RUNS, bool BLOCK> __device__ __forceinline__ void gradients(const NormaliseGradients& args, float* shared) {
+// dx of a run, s − u r² (u·s) share, and what it gives to dg. Where the gate stands in front that is du, and nothing is added.
+template <u32 GATE, u32 N>
+__device__ __forceinline__ void put(const NormaliseGradients& args, const Run<N>& x, const Slopes<N>& of, float along, u64 at) {
+    Run<N> dx = across(of.s, normed<GATE>(x, of), along), dg = of.gate;
+    if constexpr (GATE == BEHIND) store_run<N>(args.dg, at, dg);
+    if constexpr (GATE == IN_FRONT) {
+#pragma unroll
+        for (u32 n = 0; n < N; n++) dg.x[n] *= dx.x[n] * x.x[n], dx.x[n] *= of.act.x[n];
+    } else if (args.dsum.data) {
+        const Run<N> dsum = load_run<N>(args.dsum, at);
+#pragma unroll
+        for (u32 n = 0; n < N; n++) dx.x[n] += dsum.x[n];
+    }
+    if constexpr (GATE == IN_FRONT) store_run<N>(args.dg, at, dg);
+    store_run<N>(args.dx, at, dx);
+}
+
+// A thread's part of dweight. ASIDE it is in shared memory, which has room for 256 threads: registers do not hold it beside all
+// that a gate takes.
+template <u32 N, u32 RUNS, bool ASIDE> struct Part {
+    Run<N> own[RUNS];
+    float* shared;
+
+    // Four neighbours, beside those of the next thread.
+    __device__ __forceinline__ float4& four(u32 n) { return ((float4*)shared)[n / 4 * 256 + threadIdx.x]; }
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (u32 run = 0; run < RUNS; run++) own[run] = {};
+        if constexpr (ASIDE) {
+#pragma unroll
+            for (u32 n = 0; n < N * RUNS; n += 4) four(n) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+    }
+
+    __device__ __forceinline__ void add(u32 run, const Run<N>& terms) {
+#pragma unroll
+        for (u32 n = 0; n < N; n += 4) {
+            float* at = ASIDE ? &four(run * N + n).x : &own[run].x[n];
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) at[i] += terms.x[n + i];
+        }
+    }
+
+    // Brings it back to registers.
+    __device__ __forceinline__ void fetch() {
+        if constexpr (ASIDE) {
+#pragma unroll
+            for (u32 n = 0; n < N * RUNS; n += 4) {
+                const float4 sum = four(n);
+                float* at = &own[n / N].x[n % N];
+                at[0] = sum.x, at[1] = sum.y, at[2] = sum.z, at[3] = sum.w;
+            }
+        }
+    }
+};
+
+// A block has `together` rows at a time, of one group, and keeps its part of dweight, RUNS runs a thread, until it went through
+// all of them. A BLOCK that has one row has its columns apart. Else `shared` takes them, an element a thread and place.
+template <u32 TYPE, u32 RUNS, bool BLOCK, u32 GATE>
+__device__ __forceinline__ void gradients(const NormaliseGradients& args, float* shared) {
     constexpr u32 N = RUN_LENGTH<TYPE>;
-    const u32 together = blockDim.x / args.lanes, lane = threadIdx.x % args.lanes;
+    // Registers hold what two runs give from the sum to the result; of more it is made again.
+    constexpr bool KEPT = RUNS <= 2;
+    // Rows that take four runs have a warp or 256 threads: from run to run addresses differ by what is known while compiling.
+    const u32 lanes = RUNS < 4 ? args.lanes : BLOCK ? 256 : 32;
+    const u32 together = blockDim.x / lanes, lane = threadIdx.x % lanes;
     // Of the mean square.
     const float share = 1.0f / (float)args.width;
-    Run<N> dw[RUNS] = {};
+    const u32 groups = args.scale.groups, group = blockIdx.x % groups;
+    Part<N, RUNS, (GATE != NOWHERE && N * RUNS > 16)> dw;
+    dw.shared = shared, dw.clear();
     // All threads of a warp go through as many rows, so that shuffles have all lanes.
-    for (u64 first = (u64)blockIdx.x * together; first < args.rows; first += (u64)gridDim.x * together) {
+    for (u64 first = (u64)(blockIdx.x - group) * together + group; first < args.rows; first += (u64)gridDim.x * together) {
         // A thread's row of this step, and where it begins.
-        const u64 row = first + threadIdx.x / args.lanes, start = row * args.width;
+        const u64 row = first + (u64)(threadIdx.x / lanes) * groups, start = row * args.width;
         const auto inside = [&](u32 column) { return row < args.rows && column < args.width; };
         // As they lie in memory, which takes half the registers.
-        uint4 x[RUNS], dy[RUNS];
+        uint4 x[RUNS], dy[RUNS], g[RUNS] = {};
 #pragma unroll
         for (u32 run = 0; run < RUNS; run++) {
-            const u32 column = N * (run * args.lanes + lane);
+            const u32 column = N * (run * lanes + lane);
             const u64 at = inside(column) ? (start + column) / N : 0;
             x[run] = ((const uint4*)args.x.data)[at], dy[run] = ((const uint4*)args.dy.data)[at];
-            if (BLOCK) ask_for_next(args, row + gridDim.x, column);
+            if constexpr (GATE != NOWHERE) g[run] = ((const uint4*)args.gate.g.data)[at];
+            if (BLOCK) ask_for_next<GATE != NOWHERE>(args, row + gridDim.x, column);
         }
         const float r = row < args.rows ? args.inverse[row] : 0.0f;
+        const auto made = [&](u32 run, u32 column) {
+            const Run<N> own = run_of<N, TYPE>(x[run]), slope = run_of<N, TYPE>(dy[run]);
+            return slopes<GATE>(args, own, slope, run_of<N, TYPE>(g[run]), r, row, column);
+        };
         float sum = 0.0f;
-        // Of a thread with several runs g is made again.
-        Run<N> g;
+        Slopes<N> kept[RUNS];
 #pragma unroll
         for (u32 run = 0; run < RUNS; run++) {
-            const u32 column = N * (run * args.lanes + lane);
+            const u32 column = N * (run * lanes + lane);
             if (!inside(column)) continue;
-            const Run<N> own = run_of<N, TYPE>(x[run]);
-            g = gather(dw[run], own, run_of<N, TYPE>(dy[run]), args, r, start + column, column);
-            sum += dot(own, g);
+            kept[run] = made(run, column);
+            dw.add(run, kept[run].terms);
+            sum += dot(normed<GATE>(run_of<N, TYPE>(x[run]), kept[run]), kept[run].s);
         }
-        sum = kept_sum<BLOCK>(sum, args.lanes);
+        sum = kept_sum<BLOCK>(sum, lanes);
         const float along = (r * sum) * r * share;
 #pragma unroll
         for (u32 run = 0; run < RUNS; run++) {
-            const u32 column = N * (run * args.lanes + lane);
+            const u32 column = N * (run * lanes + lane);
             if (!inside(column)) continue;
-            if (RUNS > 1) g = slope(run_of<N, TYPE>(dy[run]), args, r, start + column, column);
-            Run<N> dx = across(g, run_of<N, TYPE>(x[run]), along);
-            if (args.dsum.data) {
-                const Run<N> dsum = load_run<N>(args.dsum, start + column);
-#pragma unroll
-                for (u32 n = 0; n < N; n++) dx.x[n] += dsum.x[n];
-            }
-            store_run<N>(args.dx, start + column, dx);
+            if constexpr (!KEPT) kept[run] = made(run, column);
+            put<GATE>(args, run_of<N, TYPE>(x[run]), kept[run], along, start + column);
         }
     }
+    dw.fetch();
     const u64 part = blockIdx.x * args.width;
-    if constexpr (BLOCK) put_rows(dw, args.lanes, args.width, (float*)args.parts + part);
-    else add_up_rows(dw, args.lanes, args.width, shared, (double*)args.parts + part);
+    if constexpr (BLOCK) put_rows(dw.own, lanes, args.width, (float*)args.parts + part);
+    else add_up_rows(dw.own, lanes, args.width, shared, (double*)args.parts + part);
 }
 
 template <u32 TYPE> __device__ __forceinline__ NormaliseGradients of_type(NormaliseGradients args) {
@@ -353,24 +441,39 @@ template <u32 TYPE> __device__ __forceinline__ NormaliseGradients of_type(Normal
     return args;
 }
 
-// Rows of up to 32 runs; dweight takes 8 KiB of shared memory.
-KERNEL(normalise_short_gradients, NormaliseGradients, 256, 2) {
+// Of rows of up to 32 runs; dweight takes 8 KiB of shared memory.
+template <u32 GATE> __device__ __forceinline__ void short_gradients(const NormaliseGradients& args) {
     __shared__ float shared[8 * 256];
-    BY_TYPE(args.x.type, gradients<TYPE, 1, false>(of_type<TYPE>(args), shared))
+    BY_TYPE(args.x.type, gradients<TYPE, 1, false, GATE>(of_type<TYPE>(args), shared))
 }
 
-// Rows of up to 128 runs; dweight takes 32 KiB.
-KERNEL(normalise_medium_gradients, NormaliseGradients, 256, 2) {
-    __shared__ float shared[4 * 8 * 256];
-    BY_TYPE(args.x.type, gradients<TYPE, 4, false>(of_type<TYPE>(args), shared))
+// Of rows of up to 128 runs; dweight takes 32 KiB.
+template <u32 GATE> __device__ __forceinline__ void medium_gradients(const NormaliseGradients& args) {
+    __shared__ __align__(16) float shared[4 * 8 * 256];
+    BY_TYPE(args.x.type, gradients<TYPE, 4, false, GATE>(of_type<TYPE>(args), shared))
 }
 
-// A block a row, of up to two runs a thread.
-KERNEL(normalise_large_gradients, NormaliseGradients, 256, 2) {
-    BY_TYPE(args.x.type, gradients<TYPE, 2, true>(of_type<TYPE>(args), nullptr))
+// A block a row, of up to RUNS runs a thread.
+template <u32 RUNS, u32 GATE> __device__ __forceinline__ void large_gradients(const NormaliseGradients& args) {
+    // What a gate has no registers for.
+    __shared__ __align__(16) float shared[GATE != NOWHERE && RUNS > 2 ? RUNS * 8 * 256 : 4];
+    BY_TYPE(args.x.type, gradients<TYPE, RUNS, true, GATE>(of_type<TYPE>(args), shared))
 }
 
-// Up to four runs a thread: the longest rows that are kept.
-KERNEL(normalise_larger_gradients, NormaliseGradients, 256, 2) {
-    BY_TYPE(args.x.type, gradients<TYPE, 4, true>(of_type<TYPE>(args), nullptr))
-}
+// Without a gate; the longest rows that are kept have four runs a thread.
+KERNEL(normalise_short_gradients, NormaliseGradients, 256, 2) { short_gradients<NOWHERE>(args); }
+KERNEL(normalise_medium_gradients, NormaliseGradients, 256, 2) { medium_gradients<NOWHERE>(args); }
+KERNEL(normalise_large_gradients, NormaliseGradients, 256, 2) { large_gradients<2, NOWHERE>(args); }
+KERNEL(normalise_larger_gradients, NormaliseGradients, 256, 2) { large_gradients<4, NOWHERE>(args); }
+
+// With one behind the norm.
+KERNEL(normalise_gated_short_gradients, NormaliseGradients, 256, 2) { short_gradients<BEHIND>(args); }
+KERNEL(normalise_gated_medium_gradients, NormaliseGradients, 256, 2) { medium_gradients<BEHIND>(args); }
+KERNEL(normalise_gated_large_gradients, NormaliseGradients, 256, 2) { large_gradients<2, BEHIND>(args); }
+KERNEL(normalise_gated_larger_gradients, NormaliseGradients, 256, 2) { large_gradients<4, BEHIND>(args); }
+
+// With one in front of it.
+KERNEL(gated_normalise_short_gradients, NormaliseGradients, 256, 2) { short_gradients<IN_FRONT>(args); }
+KERNEL(gated_normalise_medium_gradients, NormaliseGradients, 256, 2) { medium_gradients<IN_FRONT>(args); }
+KERNEL(gated_normalise_large_gradients, NormaliseGradients, 256, 2) { large_gradients<2, IN_FRONT>(args); }
+KERNEL(gated_normalise_larger_gradients, NormaliseGradients, 256, 2) { large_gradients<4, IN_FRONT>(args); }

@@ -134,11 +134,13 @@ __device__ __forceinline__ void put_rows(const Run<N> (&own)[RUNS], u32 lanes, u
     }
 }
 
-// Asks for what a block reads of its next row of x and dy; a lane in eight names a line, since runs have 16 bytes.
-template <class Args> __device__ __forceinline__ void ask_for_next(const Args& args, u64 row, u32 column) {
+// Asks for what a block reads of its next row of x and dy, and of the gate where there is a GATE; a lane in eight names a line,
+// since runs have 16 bytes.
+template <bool GATE = false, class Args> __device__ __forceinline__ void ask_for_next(const Args& args, u64 row, u32 column) {
     if (threadIdx.x % 8 != 0 || row >= args.rows || column >= args.width) return;
     const u64 bytes = (row * args.width + column) * (args.x.type ? 2 : 4);
     ask_for((const u8*)args.x.data + bytes), ask_for((const u8*)args.dy.data + bytes);
+    if constexpr (GATE) ask_for((const u8*)args.gate.g.data + bytes);
 }
 
 // A run as the array holds it: what is read of it after `store_run`.
@@ -193,5 +195,31 @@ __device__ __forceinline__ void add_residual(Run<N> (&x)[ROWS][RUNS], const Args
             for (u32 n = 0; n < N; n++) x[r][run].x[n] += residual[r][run].x[n];
             x[r][run] = rounded(args.sum, x[r][run]);
             if (at.inside) store_run<N>(args.sum, at.row * args.width + at.column, x[r][run]);
+        }
+}
+
+// What the gate lets through, in place of x; zeros stay what they are.
+template <u32 N, u32 RUNS, u32 ROWS, class Args>
+__device__ __forceinline__ void open_rows(Run<N> (&x)[ROWS][RUNS], const Args& args) {
+    Run<N> g[ROWS][RUNS];
+    keep(g, args, args.gate.g);
+#pragma unroll
+    for (u32 r = 0; r < ROWS; r++)
+#pragma unroll
+        for (u32 run = 0; run < RUNS; run++)
+#pragma unroll
+            for (u32 n = 0; n < N; n++) x[r][run].x[n] *= args.gate.value(g[r][run].x[n]);
+}
+
+// Asks for the gate of kept rows, which is read after their sums; a lane in eight names a line.
+template <u32 N, u32 RUNS, u32 ROWS, class Args> __device__ __forceinline__ void ask_for_gate(const Args& args) {
+    if (!args.gate.g.data || threadIdx.x % 8 != 0) return;
+#pragma unroll
+    for (u32 r = 0; r < ROWS; r++)
+#pragma unroll
+        for (u32 run = 0; run < RUNS; run++) {
+            const Piece at = piece<N, ROWS>(args, r, run);
+            const u64 i = at.row * args.width + at.column;
+            if (at.inside) ask_for((const u8*)args.gate.g.data + i * (args.gate.g.type ? 2 : 4));
         }
 }

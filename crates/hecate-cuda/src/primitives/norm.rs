@@ -1,7 +1,8 @@
 //! Normalising rows.
 //!
 //! A row of up to 1,024 runs of 16 bytes stays in registers between its sum and its result, so arrays are read once.
-//! Longer rows are read twice. A group of a row's columns is a row to these kernels; gradients of such are read twice as well.
+//! Longer rows are read twice. A group of a row's columns is a row to these kernels. A gate in front of the norm acts on rows in
+//! registers too; [`gated_norm`] has longer ones.
 //! Sums are in 32 bits, in an order that depends on width and type alone.
 
 use super::{
@@ -16,7 +17,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{AddedNorm, GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions},
+    primitives::{AddedNorm, GateFunction, GatePlace, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions},
 };
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("norm", "norm.cu");
@@ -138,15 +139,28 @@ kernels! { SOURCE {
     "add_normalise_short" AddShort { call: NormCall }
     "add_normalise_medium" AddMedium { call: NormCall }
     "add_normalise_large" AddLarge { call: NormCall }
+    // Of what a gate lets through.
+    "gated_normalise_short" GatedShort { call: NormCall }
+    "gated_normalise_medium" GatedMedium { call: NormCall }
+    "gated_normalise_large" GatedLarge { call: NormCall }
     // x, dy and dx [rows, width].
     "normalise_short_backward" ShortBackward { call: NormBackwardCall }
     "normalise_medium_backward" MediumBackward { call: NormBackwardCall }
     "normalise_backward" LongBackward { call: NormBackwardCall }
-    // The same with dweight, and with a gate dg.
+    // The same with dweight.
     "normalise_short_gradients" ShortGradients { call: NormGradientsCall }
     "normalise_medium_gradients" MediumGradients { call: NormGradientsCall }
     "normalise_large_gradients" LargeGradients { call: NormGradientsCall }
     "normalise_larger_gradients" LargerGradients { call: NormGradientsCall }
+    // And with dg, of a gate behind the norm and of one in front.
+    "normalise_gated_short_gradients" ShortBehind { call: NormGradientsCall }
+    "normalise_gated_medium_gradients" MediumBehind { call: NormGradientsCall }
+    "normalise_gated_large_gradients" LargeBehind { call: NormGradientsCall }
+    "normalise_gated_larger_gradients" LargerBehind { call: NormGradientsCall }
+    "gated_normalise_short_gradients" ShortInFront { call: NormGradientsCall }
+    "gated_normalise_medium_gradients" MediumInFront { call: NormGradientsCall }
+    "gated_normalise_large_gradients" LargeInFront { call: NormGradientsCall }
+    "gated_normalise_larger_gradients" LargerInFront { call: NormGradientsCall }
     // Arrays [rows, width], of long rows with a gate.
     "open_gate" OpenGate {
         x: Array, dy: Array, dg: Array, through: Array, scale: Scale, gate: Gate, inverse: Pointer, rows: u64, width: u64
@@ -157,7 +171,7 @@ impl Norm for Cuda {
     /// `y = w x / √(mean x² + ε)`, times `act(g)` where there is a gate, and one over the root, `[rows · groups]`.
     fn rms_norm(&self, options: RmsNormOptions, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>> {
         let gate = inputs.g.map_or(Gate::NONE, |g| Gate::new(g, options));
-        normalise(self, options.epsilon, inputs.x, None, Some(Scale::new(inputs.weight, options)), gate)
+        normalise(self, options.epsilon, inputs.x, Before::Nothing, Some(Scale::new(inputs.weight, options)), gate)
     }
 
     /// The gradient of the gate is written beside the others.
@@ -165,23 +179,28 @@ impl Norm for Cuda {
         gradients(self, call, None)
     }
 
-    /// One kernel, which reads rows twice, the second time from the caches.
+    /// One kernel, which reads long rows twice, the second time from the caches.
     fn gated_first(
         &self,
         options: RmsNormOptions,
         inputs: &RmsNormInputs<&Tensor<Self>>,
         g: &Tensor<Self>,
     ) -> Result<Normed<Tensor<Self>>> {
-        gated_norm::forward(self, options, inputs, g)
+        let x = inputs.x;
+        if matches!(Rows::new(x.shape().last() / options.groups, Array::from(x).wide()), Rows::Long) {
+            return gated_norm::forward(self, options, inputs, g);
+        }
+        let (scale, gate) = (Scale::new(inputs.weight, options), Gate::new(g, options));
+        normalise(self, options.epsilon, x, Before::Gate, Some(scale), gate)
     }
 
-    /// One kernel for both factors of what the gate lets through, and a sum over rows.
+    /// One kernel for both factors of what the gate lets through, and of rows that are kept the parts of a sum over rows.
     fn gated_first_backward(
         &self,
         call: &RmsNormBackward<'_, Self>,
-        g: &Tensor<Self>,
+        _: &Tensor<Self>,
     ) -> Result<RmsNormInputs<Tensor<Self>>> {
-        gated_norm::backward(self, call, g)
+        gradients(self, call, None)
     }
 
     /// Kernels that keep rows add up and normalise in one pass.
@@ -198,8 +217,8 @@ impl Norm for Cuda {
         // The norm reads the sum as it is rounded, whether it comes from memory or not.
         let sum = self.empty(x.shape().clone(), x.dtype())?;
         let gate = inputs.g.map_or(Gate::NONE, |g| Gate::new(g, options));
-        let (added, scale) = (Some([residual, &sum]), Some(Scale::new(inputs.weight, options)));
-        let normed = normalise(self, options.epsilon, x, added, scale, gate)?;
+        let (before, scale) = (Before::Residual([residual, &sum]), Scale::new(inputs.weight, options));
+        let normed = normalise(self, options.epsilon, x, before, Some(scale), gate)?;
         Ok(AddedNorm { sum, normed })
     }
 
@@ -214,7 +233,7 @@ impl Norm for Cuda {
 
     /// `y = x / √(|x|² + ε²)` row by row, and one over the root, `[rows]`.
     fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>> {
-        normalise(self, epsilon, x, None, None, Gate::NONE)
+        normalise(self, epsilon, x, Before::Nothing, None, Gate::NONE)
     }
 
     /// `dx`, from what the forward left of each row.
@@ -291,13 +310,22 @@ fn start<A: KernelArguments>(device: &Cuda, rows: usize, grid: Grid, arguments: 
     if rows <= FEW { device.launch_early(grid, 1, arguments) } else { device.launch(grid, arguments) }
 }
 
-/// `y` and `r`; with a weight by the root of the mean square of groups, without by the length. With `added`, a residual and
-/// the place of its sum with `x`, of that sum, of rows that are kept.
+/// What becomes of rows before their norm; other than nothing does of rows that are kept.
+#[derive(Clone, Copy)]
+enum Before<'a> {
+    Nothing,
+    /// A residual is added; the place of the sum.
+    Residual([&'a Tensor<Cuda>; 2]),
+    /// They go through the gate, which else acts on the result.
+    Gate,
+}
+
+/// `y` and `r`; with a weight by the root of the mean square of groups, without by the length.
 fn normalise(
     device: &Cuda,
     epsilon: f32,
     x: &Tensor<Cuda>,
-    added: Option<[&Tensor<Cuda>; 2]>,
+    before: Before<'_>,
     scale: Option<Scale>,
     gate: Gate,
 ) -> Result<Normed<Tensor<Cuda>>> {
@@ -313,11 +341,15 @@ fn normalise(
         Rows::Long if rows <= FEW => THREADS,
         _ => spread.lanes(width, x.wide()),
     };
+    let [residual, sum] = match before {
+        Before::Residual(added) => added.map(Array::from),
+        _ => [Array::NONE; 2],
+    };
     let call = NormCall {
         x,
         y: (&y).into(),
-        residual: added.map_or(Array::NONE, |added| added[0].into()),
-        sum: added.map_or(Array::NONE, |added| added[1].into()),
+        residual,
+        sum,
         scale: scale.unwrap_or(Scale::NONE),
         gate,
         inverse: pointer(&inverse),
@@ -328,14 +360,18 @@ fn normalise(
         l2: scale.is_none().into(),
     };
     let grid = spread.grid(rows, lanes);
-    match spread {
-        Rows::Short if added.is_some() => start(device, rows, grid, &AddShort { call })?,
-        Rows::Medium if added.is_some() => start(device, rows, grid, &AddMedium { call })?,
-        Rows::Large if added.is_some() => start(device, rows, grid, &AddLarge { call })?,
-        Rows::Short => start(device, rows, grid, &Short { call })?,
-        Rows::Medium => start(device, rows, grid, &Medium { call })?,
-        Rows::Large => start(device, rows, grid, &Large { call })?,
-        Rows::Long => device.launch(grid, &Long { call })?,
+    match (spread, before) {
+        (Rows::Short, Before::Nothing) => start(device, rows, grid, &Short { call })?,
+        (Rows::Medium, Before::Nothing) => start(device, rows, grid, &Medium { call })?,
+        (Rows::Large, Before::Nothing) => start(device, rows, grid, &Large { call })?,
+        (Rows::Short, Before::Residual(_)) => start(device, rows, grid, &AddShort { call })?,
+        (Rows::Medium, Before::Residual(_)) => start(device, rows, grid, &AddMedium { call })?,
+        (Rows::Large, Before::Residual(_)) => start(device, rows, grid, &AddLarge { call })?,
+        (Rows::Short, Before::Gate) => start(device, rows, grid, &GatedShort { call })?,
+        (Rows::Medium, Before::Gate) => start(device, rows, grid, &GatedMedium { call })?,
+        (Rows::Large, Before::Gate) => start(device, rows, grid, &GatedLarge { call })?,
+        // Nothing comes before the norm here.
+        (Rows::Long, _) => device.launch(grid, &Long { call })?,
     }
     Ok(Normed { y, inverse })
 }
@@ -391,43 +427,60 @@ const BLOCKS: [usize; 2] = [512, 1 << 14];
 /// A longer sum in 32 bits would lose digits that the sum over blocks, in 64, could not bring back.
 const SHORT: usize = 32;
 
-/// All gradients; `dsum` is added to that of `x`.
+/// All gradients; `dsum` is added to that of `x`, which a gate in front of the norm does not have.
 fn gradients(
     device: &Cuda,
     call: &RmsNormBackward<'_, Cuda>,
     dsum: Option<&Tensor<Cuda>>,
 ) -> Result<RmsNormInputs<Tensor<Cuda>>> {
+    let RmsNormBackward { options, inputs: RmsNormInputs { x, g, .. }, .. } = *call;
+    let spread = Rows::new(x.shape().last() / options.groups, Array::from(x).wide());
+    match (spread, g, dsum) {
+        (Rows::Long, _, Some(dsum)) => device.add_rms_norm_backward_by_parts(call, dsum),
+        (Rows::Long, Some(g), None) if options.place == GatePlace::Before => gated_norm::backward(device, call, g),
+        (Rows::Long, ..) => long_gradients(device, call),
+        _ => kept_gradients(device, call, spread, dsum),
+    }
+}
+
+/// Rows are read twice: the gate behind them first, then `dx`, then sums over rows.
+fn long_gradients(device: &Cuda, call: &RmsNormBackward<'_, Cuda>) -> Result<RmsNormInputs<Tensor<Cuda>>> {
     let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
     // A gradient of the gate where there is a gate.
     let dg = g.map(|g| device.empty(g.shape().clone(), g.dtype())).transpose()?;
-    let (rows, width) = (x.shape().rows(), x.shape().last());
+    let through = g.zip(dg.as_ref()).map(|(g, dg)| open_gate(device, call, g, dg)).transpose()?;
+    let dy = through.as_ref().unwrap_or(dy);
+    let dx = normalise_backward(device, x, Some(Scale::new(weight, options)), inverse, dy)?;
+    Ok(RmsNormInputs { x: dx, weight: sum_columns(device, x.shape().last(), Terms::Scaled(x, inverse, dy))?, g: dg })
+}
+
+/// Arrays are read once; blocks go through rows of a group in turn and leave parts of `dweight`.
+fn kept_gradients(
+    device: &Cuda,
+    call: &RmsNormBackward<'_, Cuda>,
+    spread: Rows,
+    dsum: Option<&Tensor<Cuda>>,
+) -> Result<RmsNormInputs<Tensor<Cuda>>> {
+    let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
+    let (rows, width) = (x.shape().rows() * options.groups, x.shape().last() / options.groups);
     let wide = Array::from(x).wide();
-    // Kernels that keep rows keep one weight a thread, so groups go the long way.
-    let spread = if options.groups == 1 { Rows::new(width, wide) } else { Rows::Long };
-    // Long rows are read twice: the gate first, then dx, then sums over rows.
-    if matches!(spread, Rows::Long) {
-        if let Some(dsum) = dsum {
-            return device.add_rms_norm_backward_by_parts(call, dsum);
-        }
-        let through = g.zip(dg.as_ref()).map(|(g, dg)| open_gate(device, call, g, dg)).transpose()?;
-        let dy = through.as_ref().unwrap_or(dy);
-        let dx = normalise_backward(device, x, Some(Scale::new(weight, options)), inverse, dy)?;
-        return Ok(RmsNormInputs { x: dx, weight: sum_columns(device, width, Terms::Scaled(x, inverse, dy))?, g: dg });
-    }
     let dx = device.empty(x.shape().clone(), x.dtype())?;
+    let dg = g.map(|g| device.empty(g.shape().clone(), g.dtype())).transpose()?;
     let large = matches!(spread, Rows::Large).then(|| RowBlocks::new(rows, width / wide));
     let lanes = large.map_or_else(|| spread.lanes(width, wide), |large| large.threads);
     // A block has `together` rows at a time; each leaves a part of `dweight`.
     let together = THREADS / lanes;
-    // No more blocks than there are rows, and no more parts of `dweight` than pay.
-    let most = rows.div_ceil(together);
-    let blocks = rows.div_ceil(together * SHORT).clamp(BLOCKS[0], BLOCKS[1]).min(most);
-    let (blocks, threads) = large.map_or((blocks, THREADS), |large| (large.blocks, large.threads));
+    // No more parts of `dweight` than pay.
+    let blocks = rows.div_ceil(together * SHORT).clamp(BLOCKS[0], BLOCKS[1]);
+    let (blocks, threads, together) =
+        large.map_or((blocks, THREADS, together), |large| (large.blocks, large.threads, 1));
+    // Groups have as many blocks each, and no more than rows.
+    let each = blocks.div_ceil(options.groups).min(x.shape().rows().div_ceil(together));
     let parts = match large {
-        Some(_) => Parts::narrow(device, blocks, width)?,
-        None => Parts::new(device, blocks, width)?,
+        Some(_) => Parts::narrow(device, each, x.shape().last())?,
+        None => Parts::new(device, each, x.shape().last())?,
     };
-    let call = NormGradientsCall {
+    let arguments = NormGradientsCall {
         x: x.into(),
         dy: dy.into(),
         dx: (&dx).into(),
@@ -442,14 +495,36 @@ fn gradients(
         lanes: lanes as u32,
     };
     // Blocks go through rows in turn.
-    let grid = Grid::blocks(blocks, threads as u32);
-    match (spread, large) {
-        (_, Some(RowBlocks { larger: false, .. })) => device.launch(grid, &LargeGradients { call })?,
-        (_, Some(_)) => device.launch(grid, &LargerGradients { call })?,
-        (Rows::Short, _) => device.launch(grid, &ShortGradients { call })?,
-        _ => device.launch(grid, &MediumGradients { call })?,
-    }
+    let grid = Grid::blocks(each * options.groups, threads as u32);
+    let larger = large.is_some_and(|large| large.larger);
+    launch_gradients(device, grid, (spread, larger), g.map(|_| options.place), arguments)?;
     Ok(RmsNormInputs { x: dx, weight: parts.total(device, weight.dtype())?, g: dg })
+}
+
+/// The kernel for rows like these, the `larger` ones of large, and for the place of the gate, where there is one.
+fn launch_gradients(
+    device: &Cuda,
+    grid: Grid,
+    (spread, larger): (Rows, bool),
+    gate: Option<GatePlace>,
+    call: NormGradientsCall,
+) -> Result<()> {
+    use GatePlace::{After, Before};
+    match (spread, gate) {
+        (Rows::Short, None) => device.launch(grid, &ShortGradients { call }),
+        (Rows::Short, Some(After)) => device.launch(grid, &ShortBehind { call }),
+        (Rows::Short, Some(Before)) => device.launch(grid, &ShortInFront { call }),
+        (Rows::Medium, None) => device.launch(grid, &MediumGradients { call }),
+        (Rows::Medium, Some(After)) => device.launch(grid, &MediumBehind { call }),
+        (Rows::Medium, Some(Before)) => device.launch(grid, &MediumInFront { call }),
+        // Four runs a thread instead of two.
+        (_, None) if larger => device.launch(grid, &LargerGradients { call }),
+        (_, Some(After)) if larger => device.launch(grid, &LargerBehind { call }),
+        (_, Some(Before)) if larger => device.launch(grid, &LargerInFront { call }),
+        (_, None) => device.launch(grid, &LargeGradients { call }),
+        (_, Some(After)) => device.launch(grid, &LargeBehind { call }),
+        (_, Some(Before)) => device.launch(grid, &LargeInFront { call }),
+    }
 }
 
 /// What the gate lets through of `dy`, in 32 bits, since `dweight` adds it up; writes its gradient.
