@@ -42,8 +42,8 @@ kernels! { Q4_K {
 } }
 
 /// Most rows of `x` for which a warp decodes a row of weights in registers: of more, tiles decode each less often.
-fn few(format: BlockFormat) -> usize {
-    if format == BlockFormat::Q4K { 16 } else { 8 }
+fn few(format: BlockFormat, dtype: DType) -> usize {
+    if (format, dtype) == (BlockFormat::Q4K, DType::F32) { 12 } else { TOGETHER }
 }
 
 /// Rows of `x` of a block of threads; `TOGETHER` in the kernels.
@@ -61,8 +61,9 @@ impl QuantizedMatmul for Cuda {
     fn quantized_matmul(&self, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
         let (n, inner, columns) = (x.shape().rows(), weight.columns(), weight.rows());
         // The naive products are what tiles are compared with.
+        let few = n <= few(weight.format(), x.dtype());
         let by_tiles = !self.has_naive_products() && quantized_tiles::exist(self, n);
-        if n > few(weight.format()) && !by_tiles {
+        if !few && !by_tiles {
             let b = &self.dequantized(weight, x.dtype())?;
             // All values at once, for the time of the call.
             let transpose = Transpose { a: false, b: true };
@@ -75,7 +76,7 @@ impl QuantizedMatmul for Cuda {
         let (weights, rows, format) = (pointer(weight.words()), n as u32, weight.format().index() as u32);
         let (dtype, x, out, columns, inner) = (x.dtype(), x.into(), (&y).into(), columns as u64, inner as u64);
         let product = QuantizedProduct { x, y: out, weights, columns, inner, rows, format };
-        if n > few(weight.format()) {
+        if !few {
             quantized_tiles::launch(self, dtype, product)?;
             return Ok(y);
         }

@@ -24,14 +24,12 @@ const THREADS: u32 = 512;
 /// Bytes of shared memory: for each of two groups of threads three stages of `x` and two of weights, 68 words a row.
 const SHARED: usize = 2 * (3 * TILE[0] + 2 * TILE[1]) * 68 * 4;
 
-/// Most rows for which this is as fast as decoding the matrix first, whose product then runs at the rate of dense ones.
-const MOST_ROWS: usize = 128;
-
-/// Whether there are kernels for so many rows. Copies that a block does not wait for, and tensor cores of all these types, came
-/// with 8.0.
+/// Whether so many rows go by tiles: a tile has them all, so that weights are decoded once. For more, decoding the matrix first
+/// is as fast, and its product then runs at the rate of dense ones.
+// Copies that a block does not wait for, and tensor cores of all these types, came with 8.0.
 pub(super) fn exist(device: &Cuda, rows: usize) -> bool {
     let properties = device.properties();
-    rows <= MOST_ROWS && properties.capability.0 >= 8 && SHARED <= properties.shared_memory
+    rows <= TILE[0] && properties.capability.0 >= 8 && SHARED <= properties.shared_memory
 }
 
 /// `y = x Wᵀ`, all of `x`'s type.
