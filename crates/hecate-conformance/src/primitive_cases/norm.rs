@@ -38,7 +38,7 @@ pub fn rms_norm_gated<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     let plain = RmsNormOptions::new;
     // The other place and the other function.
     let (place, function) = (GatePlace::Before, GateFunction::Sigmoid);
-    let cases: [(&[usize], RmsNormOptions); 11] = [
+    let cases: [(&[usize], RmsNormOptions); 15] = [
         (&[2, 3, 5], plain(1e-5)),
         (&[1, 1], plain(1e-2)),
         (&[9, 130], plain(1e-6)),
@@ -52,6 +52,11 @@ pub fn rms_norm_gated<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         // A block a row.
         (&[3, 1056], RmsNormOptions { function, ..plain(1e-5) }),
         (&[3, 1056], RmsNormOptions { place, ..plain(1e-5) }),
+        // A warp a row with several runs a lane, and groups that have a block each, of either place.
+        (&[40, 264], RmsNormOptions { place, ..plain(1e-5) }),
+        (&[3, 2080], RmsNormOptions { place, function, groups: 2, one_plus: true, ..plain(1e-5) }),
+        (&[9, 96], RmsNormOptions { groups: 3, ..plain(1e-5) }),
+        (&[3, 2080], RmsNormOptions { function, groups: 2, ..plain(1e-5) }),
         // More rows than get a block each.
         (&[70, 24], RmsNormOptions { place, function, ..plain(1e-5) }),
     ];

@@ -27,6 +27,7 @@ template <u32 N> __device__ __forceinline__ void forward(const GatedNorm& args, 
     for (u64 row = thread.row; row < args.rows; row += thread.rows) {
         const u64 start = row * args.width;
         const auto open = [&](u64 i) { return let_through(load_run<N>(args.x, start + i), args.gate, start + i); };
+        // |u|² over the row.
         float square = 0.0f;
         each_run<N>(thread, args.width, args.lanes, [&](u64 i) {
             const Run<N> u = open(i);
@@ -40,6 +41,7 @@ template <u32 N> __device__ __forceinline__ void forward(const GatedNorm& args, 
             for (u32 n = 0; n < N; n++) y.x[n] = y.x[n] * r * w.x[n];
             store_run<N>(args.y, start + i, y);
         });
+        // Kept for the backward.
         if (thread.index == 0) args.inverse[row] = r;
     }
 }
@@ -77,6 +79,7 @@ template <u32 N> __device__ __forceinline__ void backward(const GatedNormBackwar
     for (u64 row = thread.row; row < args.rows; row += thread.rows) {
         const u64 start = row * args.width;
         const float r = args.inverse[row];
+        // s of a run.
         const auto slope = [&](u64 i) {
             Run<N> s = load_run<N>(args.dy, start + i);
             const Run<N> w = weights<N>(args, row, i);
@@ -84,6 +87,7 @@ template <u32 N> __device__ __forceinline__ void backward(const GatedNormBackwar
             for (u32 n = 0; n < N; n++) s.x[n] *= r * w.x[n];
             return s;
         };
+        // u·s over the row; both are made again below.
         float sum = 0.0f;
         each_run<N>(thread, args.width, args.lanes, [&](u64 i) {
             sum += dot(let_through(load_run<N>(args.x, start + i), args.gate, start + i), slope(i));
@@ -120,6 +124,7 @@ template <u32 TYPE> __device__ __forceinline__ GatedNormBackward of_type(GatedNo
     return args;
 }
 
+// As forward, by whole runs where rows have them.
 KERNEL(gated_norm_backward, GatedNormBackward, 256) {
     __shared__ float shared[32];
     if (args.width % (args.x.type ? 8 : 4) == 0) BY_TYPE(args.x.type, backward<RUN_LENGTH<TYPE>>(of_type<TYPE>(args), shared))

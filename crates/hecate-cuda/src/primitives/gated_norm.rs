@@ -50,6 +50,7 @@ pub(super) fn forward(
 ) -> Result<Normed<Tensor<Cuda>>> {
     let x = inputs.x;
     let (rows, width, lanes) = spread(x, options);
+    // Like `x`, and a number a group.
     let (y, inverse) = (device.empty(x.shape().clone(), x.dtype())?, device.empty([rows], DType::F32)?);
     let call = GatedNorm {
         x: x.into(),
@@ -73,8 +74,10 @@ pub(super) fn backward(
     g: &Tensor<Cuda>,
 ) -> Result<RmsNormInputs<Tensor<Cuda>>> {
     let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, .. }, inverse, dy } = *call;
+    // Spread as the forward was.
     let (rows, width, lanes) = spread(x, options);
     let like = |dtype| device.empty(x.shape().clone(), dtype);
+    // Terms of `dweight` in 32 bits: it is rounded once, after the sum.
     let (dx, dg, terms) = (like(x.dtype())?, like(x.dtype())?, like(DType::F32)?);
     let arguments = GatedNormBackward {
         x: x.into(),

@@ -57,6 +57,7 @@ template <u32 N, bool ADDED> __device__ __forceinline__ void kept_rows(const Lay
     __shared__ float shared[32];
     const float share = 1.0f / (float)args.width;
     Run<N> x[1][KEPT];
+    // Zeros stand where the row has ended.
     keep(x, args, args.x);
     if constexpr (ADDED) add_residual(x, args);
     float sum = 0.0f, square = 0.0f;
@@ -228,9 +229,11 @@ template <u32 TYPE, u32 RUNS, bool BLOCK> __device__ __forceinline__ void gradie
     __shared__ float2 sums[32];
     const u32 together = blockDim.x / args.lanes, lane = threadIdx.x % args.lanes;
     const float share = 1.0f / (float)args.width;
+    // Of the columns that the thread has in every row.
     Run<N> dw[RUNS] = {}, db[RUNS] = {};
     // All threads of a block go through as many rows, so that sums have all of them.
     for (u64 first = (u64)blockIdx.x * together; first < args.rows; first += (u64)gridDim.x * together) {
+        // Whoever has no row reads the first run of all and writes nothing.
         const u64 row = first + threadIdx.x / args.lanes, start = row * args.width;
         const bool there = row < args.rows;
         // As they lie in memory, which takes half the registers.
@@ -242,6 +245,7 @@ template <u32 TYPE, u32 RUNS, bool BLOCK> __device__ __forceinline__ void gradie
             x[run] = ((const uint4*)args.x.data)[at], dy[run] = ((const uint4*)args.dy.data)[at];
             if (BLOCK) ask_for_next(args, row + gridDim.x, column);
         }
+        // What the forward left of the row.
         const float mean = there ? args.mean[row] : 0.0f, r = there ? args.inverse[row] : 0.0f;
         // Means of h and of n h: what a row cannot change, its level and its length.
         float level = 0.0f, along = 0.0f;
@@ -250,6 +254,7 @@ template <u32 TYPE, u32 RUNS, bool BLOCK> __device__ __forceinline__ void gradie
             const u32 column = N * (run * args.lanes + lane);
             if (!there || column >= args.width) continue;
             const Terms<N> t = terms_of<N, TYPE>(x[run], dy[run], args, mean, r, column);
+            // dy itself: the weight is a factor of dx alone.
             const Run<N> own = run_of<N, TYPE>(dy[run]);
 #pragma unroll
             for (u32 n = 0; n < N; n++) dw[run].x[n] += t.n.x[n] * own.x[n], db[run].x[n] += own.x[n];
@@ -278,6 +283,7 @@ template <u32 TYPE, u32 RUNS, bool BLOCK> __device__ __forceinline__ void gradie
             store_run<N>(args.dx, start + column, t.h);
         }
     }
+    // This block's rows of both [blocks, width].
     const u64 part = blockIdx.x * args.width;
     if constexpr (BLOCK) {
         put_rows(dw, args.lanes, args.width, (float*)args.weight_parts + part);

@@ -56,7 +56,8 @@ template <bool BLOCK> __device__ __forceinline__ float kept_sum(float x, u32 lan
     else return neighbours_sum(x, lanes);
 }
 
-// What becomes of rows before their norm. It is known while compiling, since it takes registers that others can do without.
+// What becomes of rows before their norm: nothing, a residual is added, or they are times a function of the gate.
+// It is known while compiling, since it takes registers that others can do without.
 const u32 NOTHING = 0, ADDED = 1, GATED = 2;
 
 // Rows that threads keep in registers: RUNS runs of ROWS rows each.
@@ -66,6 +67,7 @@ template <u32 N, u32 RUNS, u32 ROWS, bool BLOCK, u32 BEFORE> __device__ __forcei
     Run<N> x[ROWS][RUNS];
     keep(x, args, args.x);
     if constexpr (BEFORE == ADDED) add_residual(x, args);
+    // A gate behind the norm is asked for now and read when the sums are there.
     if constexpr (BEFORE == GATED) open_rows(x, args);
     else ask_for_gate<N, RUNS, ROWS>(args);
 #pragma unroll
@@ -84,7 +86,7 @@ template <u32 N, u32 RUNS, u32 ROWS, bool BLOCK, u32 BEFORE> __device__ __forcei
             // Else the gate stands behind the norm.
             if constexpr (BEFORE != GATED) y = let_through(y, args.gate, i);
             store_run<N>(args.y, i, y);
-            // Kept for the backward.
+            // Kept for the backward, by the thread that has the row's first run.
             if (at.column == 0) args.inverse[at.row] = inverse;
         }
     }
@@ -275,7 +277,7 @@ struct NormaliseGradients {
     u32 lanes;
 };
 
-// Where the gate stands, known while compiling.
+// Where the gate stands, known while compiling: there is none, it is a factor of results, or a factor of x.
 const u32 NOWHERE = 0, BEHIND = 1, IN_FRONT = 2;
 
 // What a run gives to its gradients. With u, which is normalised, and d, the gradient of u r w: s = r w d and the terms of
@@ -295,19 +297,23 @@ template <u32 GATE, u32 N> __device__ __forceinline__ Run<N> normed(Run<N> x, co
     return x;
 }
 
+// Of x, dy and g as 32-bit floats. Parts that a pass does not look at are not made: all is inlined.
 template <u32 GATE, u32 N>
 __device__ __forceinline__ Slopes<N> slopes(
     const NormaliseGradients& args, const Run<N>& x, const Run<N>& dy, const Run<N>& g, float r, u64 row, u32 column
 ) {
+    // Those of the row's group, out of the cache.
     const Run<N> w = weights<N>(args, row, column);
     Slopes<N> of;
 #pragma unroll
     for (u32 n = 0; n < N; n++) {
         float u = x.x[n], d = dy.x[n];
+        // y = u r w act(g): the gate's gradient wants dy itself, all others what it lets through.
         if constexpr (GATE == BEHIND) {
             of.gate.x[n] = d * args.gate.slope(g.x[n]) * (u * r * w.x[n]);
             d *= args.gate.value(g.x[n]);
         }
+        // u is made as the forward made it, and not rounded in between.
         if constexpr (GATE == IN_FRONT) {
             of.gate.x[n] = args.gate.slope(g.x[n]), of.act.x[n] = args.gate.value(g.x[n]);
             u *= of.act.x[n];
@@ -322,7 +328,9 @@ __device__ __forceinline__ Slopes<N> slopes(
 template <u32 GATE, u32 N>
 __device__ __forceinline__ void put(const NormaliseGradients& args, const Run<N>& x, const Slopes<N>& of, float along, u64 at) {
     Run<N> dx = across(of.s, normed<GATE>(x, of), along), dg = of.gate;
+    // It does not wait for the sum; written here, it leaves registers to the first pass.
     if constexpr (GATE == BEHIND) store_run<N>(args.dg, at, dg);
+    // Both factors of u get their part of du.
     if constexpr (GATE == IN_FRONT) {
 #pragma unroll
         for (u32 n = 0; n < N; n++) dg.x[n] *= dx.x[n] * x.x[n], dx.x[n] *= of.act.x[n];
@@ -341,9 +349,10 @@ template <u32 N, u32 RUNS, bool ASIDE> struct Part {
     Run<N> own[RUNS];
     float* shared;
 
-    // Four neighbours, beside those of the next thread.
+    // Four neighbours, beside those of the next thread: a warp reads whole lines, without conflicts of banks.
     __device__ __forceinline__ float4& four(u32 n) { return ((float4*)shared)[n / 4 * 256 + threadIdx.x]; }
 
+    // A thread looks at its own part alone, so there is no barrier.
     __device__ __forceinline__ void clear() {
 #pragma unroll
         for (u32 run = 0; run < RUNS; run++) own[run] = {};
@@ -353,6 +362,7 @@ template <u32 N, u32 RUNS, bool ASIDE> struct Part {
         }
     }
 
+    // Rows one after another, in 32 bits.
     __device__ __forceinline__ void add(u32 run, const Run<N>& terms) {
 #pragma unroll
         for (u32 n = 0; n < N; n += 4) {
@@ -362,7 +372,7 @@ template <u32 N, u32 RUNS, bool ASIDE> struct Part {
         }
     }
 
-    // Brings it back to registers.
+    // Brings it back to registers, which are free by then: sums over the block go through all of `shared`.
     __device__ __forceinline__ void fetch() {
         if constexpr (ASIDE) {
 #pragma unroll
@@ -387,6 +397,7 @@ __device__ __forceinline__ void gradients(const NormaliseGradients& args, float*
     const u32 together = blockDim.x / lanes, lane = threadIdx.x % lanes;
     // Of the mean square.
     const float share = 1.0f / (float)args.width;
+    // Blocks beside each other have groups beside each other, and so read whole lines of narrow ones together.
     const u32 groups = args.scale.groups, group = blockIdx.x % groups;
     Part<N, RUNS, (GATE != NOWHERE && N * RUNS > 16)> dw;
     dw.shared = shared, dw.clear();
@@ -403,13 +414,16 @@ __device__ __forceinline__ void gradients(const NormaliseGradients& args, float*
             const u64 at = inside(column) ? (start + column) / N : 0;
             x[run] = ((const uint4*)args.x.data)[at], dy[run] = ((const uint4*)args.dy.data)[at];
             if constexpr (GATE != NOWHERE) g[run] = ((const uint4*)args.gate.g.data)[at];
+            // The same columns of the block's next row.
             if (BLOCK) ask_for_next<GATE != NOWHERE>(args, row + gridDim.x, column);
         }
         const float r = row < args.rows ? args.inverse[row] : 0.0f;
+        // What a run gives, of its bits.
         const auto made = [&](u32 run, u32 column) {
             const Run<N> own = run_of<N, TYPE>(x[run]), slope = run_of<N, TYPE>(dy[run]);
             return slopes<GATE>(args, own, slope, run_of<N, TYPE>(g[run]), r, row, column);
         };
+        // u·s over the row, and terms of dweight.
         float sum = 0.0f;
         Slopes<N> kept[RUNS];
 #pragma unroll
@@ -427,10 +441,12 @@ __device__ __forceinline__ void gradients(const NormaliseGradients& args, float*
             const u32 column = N * (run * lanes + lane);
             if (!inside(column)) continue;
             if constexpr (!KEPT) kept[run] = made(run, column);
+            // Results are rounded once, here.
             put<GATE>(args, run_of<N, TYPE>(x[run]), kept[run], along, start + column);
         }
     }
     dw.fetch();
+    // Block b has group b % groups: parts [blocks, width] are [blocks / groups, groups width] as well.
     const u64 part = blockIdx.x * args.width;
     if constexpr (BLOCK) put_rows(dw.own, lanes, args.width, (float*)args.parts + part);
     else add_up_rows(dw.own, lanes, args.width, shared, (double*)args.parts + part);

@@ -108,6 +108,7 @@ __device__ __forceinline__ void add_up_rows(const Run<N> (&own)[RUNS], u32 lanes
     const u32 together = blockDim.x / lanes;
     // The rows of a block in order.
     for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
+        // Who has this column of the block's first row; `lanes` further is who has it of the next.
         const u32 run = column / N / lanes, owner = column / N % lanes;
         const float* first = shared + (run * N + column % N) * blockDim.x + owner;
         double sum = 0.0;
@@ -123,6 +124,7 @@ __device__ __forceinline__ void put_rows(const Run<N> (&own)[RUNS], u32 lanes, u
 #pragma unroll
     for (u32 run = 0; run < RUNS; run++) {
         const u32 column = N * (run * lanes + threadIdx.x);
+        // Threads after the end of the row added up nothing.
         if (column >= width) continue;
 #pragma unroll
         for (u32 n = 0; n < N; n += 4) {
@@ -138,6 +140,7 @@ __device__ __forceinline__ void put_rows(const Run<N> (&own)[RUNS], u32 lanes, u
 // since runs have 16 bytes.
 template <bool GATE = false, class Args> __device__ __forceinline__ void ask_for_next(const Args& args, u64 row, u32 column) {
     if (threadIdx.x % 8 != 0 || row >= args.rows || column >= args.width) return;
+    // Both arrays have one type, so that an element lies in the same place of each.
     const u64 bytes = (row * args.width + column) * (args.x.type ? 2 : 4);
     ask_for((const u8*)args.x.data + bytes), ask_for((const u8*)args.dy.data + bytes);
     if constexpr (GATE) ask_for((const u8*)args.gate.g.data + bytes);
@@ -198,9 +201,10 @@ __device__ __forceinline__ void add_residual(Run<N> (&x)[ROWS][RUNS], const Args
         }
 }
 
-// What the gate lets through, in place of x; zeros stay what they are.
+// What the gate lets through, in place of x; zeros stay what they are. It has 32 bits, as nobody else reads it.
 template <u32 N, u32 RUNS, u32 ROWS, class Args>
 __device__ __forceinline__ void open_rows(Run<N> (&x)[ROWS][RUNS], const Args& args) {
+    // Asked for before x is looked at.
     Run<N> g[ROWS][RUNS];
     keep(g, args, args.gate.g);
 #pragma unroll
@@ -220,6 +224,7 @@ template <u32 N, u32 RUNS, u32 ROWS, class Args> __device__ __forceinline__ void
         for (u32 run = 0; run < RUNS; run++) {
             const Piece at = piece<N, ROWS>(args, r, run);
             const u64 i = at.row * args.width + at.column;
+            // No address outside of the array is named.
             if (at.inside) ask_for((const u8*)args.gate.g.data + i * (args.gate.g.type ? 2 : 4));
         }
 }

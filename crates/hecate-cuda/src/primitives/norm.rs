@@ -187,6 +187,7 @@ impl Norm for Cuda {
         g: &Tensor<Self>,
     ) -> Result<Normed<Tensor<Self>>> {
         let x = inputs.x;
+        // Whether registers hold a group depends on its width and type alone.
         if matches!(Rows::new(x.shape().last() / options.groups, Array::from(x).wide()), Rows::Long) {
             return gated_norm::forward(self, options, inputs, g);
         }
@@ -313,10 +314,11 @@ fn start<A: KernelArguments>(device: &Cuda, rows: usize, grid: Grid, arguments: 
 /// What becomes of rows before their norm; other than nothing does of rows that are kept.
 #[derive(Clone, Copy)]
 enum Before<'a> {
+    /// They are normalised as they are; a gate acts on the result.
     Nothing,
     /// A residual is added; the place of the sum.
     Residual([&'a Tensor<Cuda>; 2]),
-    /// They go through the gate, which else acts on the result.
+    /// They go through the gate first.
     Gate,
 }
 
@@ -341,6 +343,7 @@ fn normalise(
         Rows::Long if rows <= FEW => THREADS,
         _ => spread.lanes(width, x.wide()),
     };
+    // Arrays that other kernels do not look at.
     let [residual, sum] = match before {
         Before::Residual(added) => added.map(Array::from),
         _ => [Array::NONE; 2],
@@ -434,9 +437,11 @@ fn gradients(
     dsum: Option<&Tensor<Cuda>>,
 ) -> Result<RmsNormInputs<Tensor<Cuda>>> {
     let RmsNormBackward { options, inputs: RmsNormInputs { x, g, .. }, .. } = *call;
+    // By the length of a group, which is a row to the kernels.
     let spread = Rows::new(x.shape().last() / options.groups, Array::from(x).wide());
     match (spread, g, dsum) {
         (Rows::Long, _, Some(dsum)) => device.add_rms_norm_backward_by_parts(call, dsum),
+        // A gate that acts on the result has its gradient made first.
         (Rows::Long, Some(g), None) if options.place == GatePlace::Before => gated_norm::backward(device, call, g),
         (Rows::Long, ..) => long_gradients(device, call),
         _ => kept_gradients(device, call, spread, dsum),
@@ -448,6 +453,7 @@ fn long_gradients(device: &Cuda, call: &RmsNormBackward<'_, Cuda>) -> Result<Rms
     let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
     // A gradient of the gate where there is a gate.
     let dg = g.map(|g| device.empty(g.shape().clone(), g.dtype())).transpose()?;
+    // What it lets through stands for `dy` in all that follows, and has 32 bits.
     let through = g.zip(dg.as_ref()).map(|(g, dg)| open_gate(device, call, g, dg)).transpose()?;
     let dy = through.as_ref().unwrap_or(dy);
     let dx = normalise_backward(device, x, Some(Scale::new(weight, options)), inverse, dy)?;
@@ -462,10 +468,13 @@ fn kept_gradients(
     dsum: Option<&Tensor<Cuda>>,
 ) -> Result<RmsNormInputs<Tensor<Cuda>>> {
     let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
+    // Groups count as rows.
     let (rows, width) = (x.shape().rows() * options.groups, x.shape().last() / options.groups);
     let wide = Array::from(x).wide();
+    // Like `x`, and like the gate where there is one.
     let dx = device.empty(x.shape().clone(), x.dtype())?;
     let dg = g.map(|g| device.empty(g.shape().clone(), g.dtype())).transpose()?;
+    // A block a row, or several rows a block.
     let large = matches!(spread, Rows::Large).then(|| RowBlocks::new(rows, width / wide));
     let lanes = large.map_or_else(|| spread.lanes(width, wide), |large| large.threads);
     // A block has `together` rows at a time; each leaves a part of `dweight`.
@@ -476,6 +485,7 @@ fn kept_gradients(
         large.map_or((blocks, THREADS, together), |large| (large.blocks, large.threads, 1));
     // Groups have as many blocks each, and no more than rows.
     let each = blocks.div_ceil(options.groups).min(x.shape().rows().div_ceil(together));
+    // `[each, groups · width]`: a block leaves its group's part. Sums of a thread have 32 bits, those of a block 64.
     let parts = match large {
         Some(_) => Parts::narrow(device, each, x.shape().last())?,
         None => Parts::new(device, each, x.shape().last())?,
@@ -490,11 +500,12 @@ fn kept_gradients(
         dsum: dsum.map_or(Array::NONE, Array::from),
         inverse: pointer(inverse),
         parts: parts.pointer(),
+        // Of groups.
         rows: rows as u64,
         width: width as u64,
         lanes: lanes as u32,
     };
-    // Blocks go through rows in turn.
+    // Blocks go through rows in turn; block `b` has group `b % groups`.
     let grid = Grid::blocks(each * options.groups, threads as u32);
     let larger = large.is_some_and(|large| large.larger);
     launch_gradients(device, grid, (spread, larger), g.map(|_| options.place), arguments)?;
@@ -510,6 +521,7 @@ fn launch_gradients(
     call: NormGradientsCall,
 ) -> Result<()> {
     use GatePlace::{After, Before};
+    // All take the same arguments.
     match (spread, gate) {
         (Rows::Short, None) => device.launch(grid, &ShortGradients { call }),
         (Rows::Short, Some(After)) => device.launch(grid, &ShortBehind { call }),
