@@ -1,5 +1,5 @@
-// Products of 16-bit matrices by a group, four warps that begin at a multiple of four. Bulk
-// copies to and from shared memory by one thread. Only GPUs of capability 9.0 have groups, and only code that is compiled for exactly these.
+// Products of 16-bit matrices by a group, four warps that begin at a multiple of four. Bulk copies to and from
+// shared memory by one thread. Only GPUs of capability 9.0 have groups, and only code that is compiled for exactly these.
 #pragma once
 #include "tensor.cuh"
 
