@@ -3,7 +3,7 @@
 //! `cargo bench -p hecate-tests --bench cuda` prints a table; with `-- --requests` each line `RULE DTYPE B T H D PASS`
 //! of the standard input is answered with a line of milliseconds, which is how `peers/compare.py` goes back and forth
 //! between this column and others. `titans_mlp:64:4` is that rule with groups of 64 tokens and a hidden layer four times as
-//! wide as keys; `lattice:16`, `trellis:16` and `atlas:64` are these in such
+//! wide as keys; `yaad_matrix:16`, `lattice:16`, `trellis:16` and `atlas:64` are these in such
 //! groups, atlas with 5 steps of Newton-Schulz. `titans_mlp+anchor` goes back to a learned start. `attention:512` sees
 //! a window of 512 tokens, and `decoded:16384` is the attention of T tokens after a cache that fills such a window. `copy_rate`
 //! is a copy of as many bytes as `softmax`, `layer_norm` and `rms_norm` read and write at least. `gated_rms_norm` has its gate before
@@ -365,22 +365,39 @@ fn whole_cache<B: primitives::Attention>(k: Tensor<B>, v: Tensor<B>) -> Result<C
     Ok(Cache { k, v, valid })
 }
 
-/// MLP memories by `RULE:GROUP:EXPANSION`, slot memories by `RULE:GROUP`; none for other names.
+/// MLP memories by `RULE:GROUP:EXPANSION`, others by `RULE:GROUP`; none for other names.
 fn frozen(device: &Cuda, request: &Request) -> Option<Result<Work>> {
     let mut words = request.rule.split(':');
     let (name, group) = (words.next()?, words.next()?.parse().ok()?);
-    let Some(expansion) = words.next() else {
-        return match name {
-            "lattice" => Some(prepare_frozen(device, Lattice { frozen: Some(group), ..Lattice::default() }, request)),
-            "trellis" => Some(prepare_frozen(device, Trellis { frozen: Some(group), ..Trellis::default() }, request)),
-            "atlas" => {
-                let atlas = Atlas { newton_schulz: 5, frozen: Some(group), ..Atlas::default() };
-                Some(prepare_frozen(device, atlas, request))
+    match words.next() {
+        Some(expansion) => frozen_mlp(device, request, name, group, expansion.parse().ok()?),
+        None => frozen_matrix(device, request, name, group),
+    }
+}
+
+/// Memories of one matrix, or of slots.
+fn frozen_matrix(device: &Cuda, request: &Request, name: &str, group: u32) -> Option<Result<Work>> {
+    let frozen = Some(group);
+    macro_rules! by_name {
+        ($($name:literal $rule:expr),*) => {
+            match name {
+                $($name => Some(prepare_frozen(device, $rule, request)),)*
+                _ => None,
             }
-            _ => None,
         };
-    };
-    let expansion = expansion.parse().ok()?;
+    }
+    by_name!(
+        "lattice" Lattice { frozen, ..Lattice::default() },
+        "trellis" Trellis { frozen, ..Trellis::default() },
+        "atlas" Atlas { newton_schulz: 5, frozen, ..Atlas::default() },
+        "yaad_matrix" YaadMatrix { frozen, ..YaadMatrix::default() },
+        "moneta_matrix" MonetaMatrix { frozen, ..MonetaMatrix::default() },
+        "memora_matrix" MemoraMatrix { frozen, ..MemoraMatrix::default() }
+    )
+}
+
+/// MLPs, as many times as wide as keys.
+fn frozen_mlp(device: &Cuda, request: &Request, name: &str, group: u32, expansion: u32) -> Option<Result<Work>> {
     let (frozen, memory) = (Some(group), MlpMemory { expansion, ..MlpMemory::default() });
     macro_rules! by_name {
         ($($name:literal $rule:ident),*) => {

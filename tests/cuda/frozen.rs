@@ -1,10 +1,13 @@
-//! MLP memories in frozen groups, which go by products of whole groups.
+//! Deep memories in frozen groups, which go by products of whole groups.
 
 use super::backends;
 use hecate_conformance::{Case, Sizes, checks, error, oracle::Oracle};
 use hecate_core::{
     DType, Kernel, Read,
-    rules::{Activation, Huber, Map, Memora, MlpMemory, MomentumForm, Moneta, TitansMlp, Yaad, YaadMomentum},
+    rules::{
+        Activation, Huber, Map, MatrixMemory, Memora, MemoraMatrix, MlpMemory, MomentumForm, Moneta, MonetaMatrix,
+        TitansMlp, Yaad, YaadMatrix, YaadMomentum,
+    },
 };
 use hecate_cpu::Cpu;
 use hecate_cuda::Cuda;
@@ -227,7 +230,111 @@ fn options_of_images() {
     images(&Case::new(Moneta { p: 1.5, epsilon: 1e-3, ..moneta(16) }, sizes, 106));
     images(&Case::new(Moneta { q: 3.0, ..moneta(16) }, sizes, 107));
     images(&Case::new(Moneta { map: Map::Literal, ..moneta(16) }, sizes, 108));
-    images(&Case::new(memora(16), sizes, 109).anchored(5).expect("an anchor"));
+}
+
+/// Images of states that go back to an anchor, all the way where a token says so.
+#[test]
+fn anchored_images() {
+    for (seed, group) in (151..).zip([16, 20, 33, 64]) {
+        images_anchored(Case::new(memora(group), Sizes::new(1, 83, 2, 32, 64), seed));
+        images_anchored(Case::new(moneta(group), Sizes::new(1, 70, 2, 64, 32), seed));
+    }
+    images_anchored(Case::packed(memora(16), &[40, 1, 64, 17], 2, 32, 32, 158));
+    images_anchored(Case::packed(moneta(64), &[70, 3, 128], 1, 32, 64, 159));
+    // Wide ones, whose forgetting moves outputs so little that 32 bits leave four digits of its gradient.
+    let wide = Case::new(Memora { memory: WIDE, ..memora(64) }, Sizes::new(1, 70, 2, 64, 64), 161);
+    within(&wide.anchored(5).expect("an anchor"), DType::Bf16, 1e-4);
+    let wide = Case::new(Moneta { memory: WIDE, ..moneta(16) }, Sizes::new(1, 40, 2, 64, 64), 162);
+    within(&wide.anchored(5).expect("an anchor"), DType::Bf16, 1e-3);
+    // More memories than run at once.
+    images_anchored(Case::new(memora(16), Sizes::new(20, 17, 14, 32, 32), 163));
+    // Anchors whose columns are no distributions, and far from every state.
+    let far = Case::new(memora(16), Sizes::new(1, 50, 2, 32, 32), 164).anchored(5).expect("an anchor");
+    images(&far.changed("b0", |i, all| 20.0 * all[i]));
+    let wild = Case::new(memora(16), Sizes::new(1, 50, 1, 32, 32), 166).anchored(5).expect("an anchor");
+    close(&wild.changed("theta", |i, all| 100.0 * all[i]));
+    let large = Case::new(moneta(16), Sizes::new(1, 50, 2, 32, 32), 165).anchored(5).expect("an anchor");
+    close(&large.changed("b1", |i, all| 30.0 * all[i]));
+}
+
+/// Reads before the write, by which no token sees the last state.
+#[test]
+fn images_read_before_the_write() {
+    let read = Read::Before;
+    for (seed, group) in (211..).zip([16, 20, 33, 64]) {
+        images(&Case::new(Memora { read, ..memora(group) }, Sizes::new(1, 83, 2, 32, 64), seed));
+        images(&Case::new(Moneta { read, ..moneta(group) }, Sizes::new(1, 70, 2, 64, 32), seed));
+        images(&Case::new(MemoraMatrix { read, ..memora_matrix(group) }, Sizes::new(1, 83, 2, 32, 64), seed));
+        images(&Case::new(MonetaMatrix { read, ..moneta_matrix(group) }, Sizes::new(1, 70, 2, 64, 32), seed));
+    }
+    images(&Case::packed(Memora { read, ..memora(16) }, &[40, 1, 64, 17], 2, 32, 32, 218));
+    images(&Case::packed(Moneta { read, ..moneta(64) }, &[70, 3, 128], 1, 32, 64, 219));
+    images(&Case::new(Memora { read, memory: WIDE, ..memora(64) }, Sizes::new(1, 128, 2, 64, 64), 221));
+    images(&Case::new(Moneta { read, memory: WIDE, ..moneta(16) }, Sizes::new(1, 40, 2, 64, 64), 222));
+    let sizes = Sizes::new(1, 50, 1, 32, 32);
+    close(&Case::new(Memora { read, ..memora(16) }, sizes, 223).changed("log_a", forgets));
+    close(&Case::new(Memora { read, ..memora(64) }, sizes, 224).changed("theta", |i, all| 100.0 * all[i]));
+    alike(&Case::new(Moneta { read, ..moneta(64) }, sizes, 225), 32);
+}
+
+fn images_anchored<R: Oracle>(case: Case<R>)
+where
+    Cuda: Kernel<R>,
+    Cpu: Kernel<R>,
+{
+    images(&case.anchored(5).expect("an anchor"));
+}
+
+fn yaad_matrix(group: u32) -> YaadMatrix {
+    YaadMatrix { frozen: Some(group), ..YaadMatrix::default() }
+}
+
+fn memora_matrix(group: u32) -> MemoraMatrix {
+    MemoraMatrix { frozen: Some(group), ..MemoraMatrix::default() }
+}
+
+fn moneta_matrix(group: u32) -> MonetaMatrix {
+    MonetaMatrix { frozen: Some(group), ..MonetaMatrix::default() }
+}
+
+/// Memories without a hidden layer, by the same kernels: groups of any size, to zero and to an anchor.
+#[test]
+fn matrices() {
+    for (seed, group) in (171..).zip([1, 5, 16, 20, 33, 64, 65]) {
+        rounds(&Case::new(yaad_matrix(group), Sizes::new(1, 83, 2, 16, 24), seed));
+        rounds_anchored(Case::new(yaad_matrix(group), Sizes::new(1, 70, 2, 64, 32), seed));
+        images(&Case::new(memora_matrix(group), Sizes::new(1, 83, 2, 32, 64), seed));
+        images_anchored(Case::new(memora_matrix(group), Sizes::new(1, 70, 2, 64, 32), seed));
+        images(&Case::new(moneta_matrix(group), Sizes::new(1, 70, 2, 64, 32), seed));
+        images_anchored(Case::new(moneta_matrix(group), Sizes::new(1, 83, 2, 32, 64), seed));
+    }
+    rounds(&Case::packed(yaad_matrix(16), &[40, 1, 64, 17], 2, 16, 24, 181));
+    images_anchored(Case::packed(memora_matrix(16), &[40, 1, 64, 17], 2, 32, 32, 182));
+    images(&Case::packed(moneta_matrix(64), &[70, 3, 128], 1, 32, 64, 183));
+    // Wide ones, and more than run at once.
+    rounds(&Case::new(yaad_matrix(64), Sizes::new(1, 70, 1, 256, 128), 184));
+    images(&Case::new(memora_matrix(64), Sizes::new(1, 70, 1, 128, 256), 185));
+    images(&Case::new(moneta_matrix(16), Sizes::new(20, 17, 14, 32, 32), 186));
+}
+
+/// What else matrices have: residuals, both ways to read, bounds of errors, extreme tokens.
+#[test]
+fn options_of_matrices() {
+    let (sizes, memory) = (Sizes::new(1, 70, 2, 32, 32), MatrixMemory { residual: true, ..MatrixMemory::default() });
+    rounds(&Case::new(YaadMatrix { read: Read::Before, memory, ..yaad_matrix(16) }, sizes, 191));
+    rounds(&Case::new(YaadMatrix { bias: Huber::Norm, clip: Some(2.0), ..yaad_matrix(32) }, sizes, 192));
+    rounds_anchored(Case::new(YaadMatrix { bias: Huber::Mix, memory, ..yaad_matrix(64) }, sizes, 193));
+    images_anchored(Case::new(MemoraMatrix { memory, scale: 3.0, ..memora_matrix(16) }, sizes, 194));
+    images(&Case::new(MemoraMatrix { read: Read::Before, ..memora_matrix(16) }, sizes, 195));
+    images(&Case::new(MonetaMatrix { memory, clip: Some(2.0), ..moneta_matrix(16) }, sizes, 196));
+    let sizes = Sizes::new(1, 50, 1, 32, 32);
+    alike(&Case::new(yaad_matrix(64), sizes, 197), 32);
+    alike(&Case::new(memora_matrix(16), sizes, 198), 32);
+    alike(&Case::new(moneta_matrix(16), sizes, 199), 32);
+    close(&Case::new(yaad_matrix(16), sizes, 200).changed("log_a", forgets));
+    close(&Case::new(memora_matrix(16), sizes, 201).changed("log_a", forgets));
+    repeats(&Case::new(memora_matrix(64), Sizes::new(2, 130, 3, 64, 64), 202).anchored(5).expect("an anchor"));
+    repeats(&Case::new(yaad_matrix(16), Sizes::new(2, 130, 3, 64, 64), 203));
 }
 
 /// What a memory keeps at a token: nothing at every ninth, and little at others.
@@ -285,6 +392,7 @@ fn bits_repeat() {
     repeats(&Case::new(TitansMlp { memory: LARGE, ..titans(64) }, Sizes::new(1, 130, 1, 128, 128), 45));
     repeats(&Case::new(Memora { memory: WIDE, ..memora(16) }, sizes, 42));
     repeats(&Case::new(Moneta { memory: WIDE, ..moneta(64) }, sizes, 43));
+    repeats(&Case::new(Moneta { memory: WIDE, ..moneta(64) }, sizes, 46).anchored(5).expect("an anchor"));
 }
 
 fn repeats<R: Oracle>(case: &Case<R>)

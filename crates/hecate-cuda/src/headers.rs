@@ -52,6 +52,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("exact_reverse.cuh", include_str!("deep/exact/exact_reverse.cuh")),
     ("exact_token.cuh", include_str!("deep/exact/exact_token.cuh")),
     ("frozen.cuh", include_str!("deep/frozen/frozen.cuh")),
+    ("frozen_backward.cuh", include_str!("deep/frozen/frozen_backward.cuh")),
+    ("frozen_forward.cuh", include_str!("deep/frozen/frozen_forward.cuh")),
     ("frozen_masks.cuh", include_str!("deep/frozen/frozen_masks.cuh")),
     ("frozen_product.cuh", include_str!("deep/frozen/frozen_product.cuh")),
     ("frozen_reverse.cuh", include_str!("deep/frozen/frozen_reverse.cuh")),

@@ -19,20 +19,22 @@ struct Frozen : FrozenMasks {
     // By one thread.
     __device__ void place(const RecurrentCall& call, const Options& options, Arena& arena) {
         begin_places(call, options, arena);
-        u32 widest = o.key > o.value ? o.key : o.value;
-        z0 = panel(arena, rows, width), h = panel(arena, rows, width);
-        x0 = panel(arena, o.key, width), x1 = panel(arena, width, o.value);
+        u32 widest = o.key > o.value ? o.key : o.value, inner = deep() ? rows : 0;
+        z0 = panel(arena, inner, width), h = panel(arena, inner, width);
+        x0 = panel(arena, deep() ? o.key : 0, width), x1 = panel(arena, width, o.value);
         k = panel(arena, rows, o.key), u = panel(arena, rows, o.value);
-        hq = panel(arena, rows, width), square = panel(arena, rows, rows);
+        hq = panel(arena, inner, width), square = panel(arena, rows, rows);
         q = panel(arena, rows, o.key), c = panel(arena, rows, rows), e = Panel{nullptr, 0};
         z1 = panel(arena, rows, o.value), v = panel(arena, rows, o.value), spare = panel(arena, rows, widest);
         s0 = panel(arena, momentum ? o.key : 0, width), s1 = panel(arena, momentum ? width : 0, o.value);
+        if (!deep()) h = k, hq = q;
     }
 
     // The anchors of a head, by one thread.
     __device__ void find_anchors(const RecurrentCall& call, u32 head) {
         if (!anchored) return;
-        anchor0 = low(call.anchor[0] + (u64)head * call.sizes[0]), anchor1 = high(call.anchor[1] + (u64)head * call.sizes[1]);
+        auto slot = [&](u32 i) { return call.anchor[i] + (u64)head * call.sizes[i]; };
+        anchor0 = low(slot(0)), anchor1 = high(slot(second()));
     }
 
     // out = x, both [height,wide].
@@ -70,22 +72,24 @@ struct Frozen : FrozenMasks {
 
     // Both weights and both momenta out of, or into, matrices in global memory.
     __device__ void load(const float* w0, const float* w1, const float* m0, const float* m1) const {
-        move(x0, low(w0), o.key, width), move(x1, high(w1), width, o.value);
+        if (deep()) move(x0, low(w0), o.key, width);
+        move(x1, high(w1), width, o.value);
         // Without momentum these addresses are nowhere.
         if (momentum) move(s0, low(m0), o.key, width), move(s1, high(m1), width, o.value);
         __syncthreads();
     }
     __device__ void save(float* w0, float* w1, float* m0, float* m1) const {
-        move(low(w0), x0, o.key, width), move(high(w1), x1, width, o.value);
+        if (deep()) move(low(w0), x0, o.key, width);
+        move(high(w1), x1, width, o.value);
         if (momentum) move(low(m0), s0, o.key, width), move(high(m1), s1, width, o.value);
         __syncthreads();
     }
     // The same of a whole state in one piece.
     __device__ void load(const float* state) const {
-        load(state, state + o.first(), state + o.all(), state + o.all() + o.first());
+        load(state, state + behind_first(), state + o.all(), state + o.all() + o.first());
     }
     __device__ void save(float* state) const {
-        save(state, state + o.first(), state + o.all(), state + o.all() + o.first());
+        save(state, state + behind_first(), state + o.all(), state + o.all() + o.first());
     }
 
     // Rows of a group, zeros beyond its last token.
@@ -119,10 +123,13 @@ struct Frozen : FrozenMasks {
         multiply_terms(out, keep, ahead() ? 2 : 1, rows, wide);
     }
     // Inner gradients at the weights that the group starts with: `pre` and `back` are left for a backward, z0 and z1 are what
-    // both layers are written with, and `v` becomes the error. `back` may be z0.
-    TOGETHER_OF void inner_grads(Panel pre, Panel back) const {
-        at_point(pre, 0.0f, k, x0.own(), s0.own(), width, o.key);
-        activate(h, pre);
+    // both layers are written with, and `v` becomes the error. `back` may be z0. A matrix has neither of the first layer.
+    __device__ __forceinline__ void inner_grads(Panel pre, Panel back) const {
+        if (deep()) inner_grads_of<true>(pre, back);
+        else inner_grads_of<false>(pre, back);
+    }
+    template <bool DEEP> TOGETHER_OF void inner_grads_of(Panel pre, Panel back) const {
+        if (DEEP) at_point(pre, 0.0f, k, x0.own(), s0.own(), width, o.key), activate(h, pre);
         // Outputs are sums over all columns of the hidden layer, and so over blocks.
         // Two places in turn: others may still read the last group's.
         Panel part = {sums + (u64)turn * rows * o.value, o.value};
@@ -143,6 +150,7 @@ struct Frozen : FrozenMasks {
             ROWS(t, rows) teach(t);
             __syncthreads();
         }
+        if (!DEEP) return;
         // b = u W₁ᵀ, of this block's columns: nothing is exchanged.
         at_point(back, 0.0f, u, x1.t(), s1.t(), width, o.value);
         times_slope(z0, 0.0f, -1.0f, n.theta, back, pre);
@@ -183,15 +191,18 @@ struct Frozen : FrozenMasks {
     }
     // The state after the group.
     TOGETHER_OF void write() const {
-        forget(x0, anchor0, s0, o.key, width), forget(x1, anchor1, s1, width, o.value);
+        if (deep()) forget(x0, anchor0, s0, o.key, width);
+        forget(x1, anchor1, s1, width, o.value);
         add_writes(x0, x1, n.last_c);
         if (momentum) add_writes(s0, s1, n.last_e);
     }
     // Writes, as much of each as `by` says.
     __device__ void add_writes(Panel low, Panel high, const float* by) const {
         // The narrower factor of each layer is scaled.
-        scaled(spare, by, k, o.key);
-        multiply(low, 1.0f, nullptr, spare.t(), z0.own(), o.key, width, rows);
+        if (deep()) {
+            scaled(spare, by, k, o.key);
+            multiply(low, 1.0f, nullptr, spare.t(), z0.own(), o.key, width, rows);
+        }
         scaled(spare, by, z1, o.value);
         multiply(high, 1.0f, nullptr, h.t(), spare.own(), width, o.value, rows);
     }

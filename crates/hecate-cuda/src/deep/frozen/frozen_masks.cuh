@@ -13,12 +13,25 @@
 // Four elements more than are used: rows that are read together lie in other banks.
 __device__ __forceinline__ u32 strided(u32 width) { return width + 4; }
 
+// The launch hands this over: sequences and arrays, then the rule's options.
+struct FrozenArgs {
+    RecurrentCall call;
+    Options cell;
+};
+
 // A member that a block runs together: compiled once, and called.
 #define TOGETHER_OF __device__ __noinline__
 
 // Most memories have the first of the activations; the others are called.
 TOGETHER_OF Curve other_curve(u32 kind, float x) { return activation(kind, x); }
 __device__ __forceinline__ Curve curve(u32 kind, float x) { return kind == SILU ? silu(x) : other_curve(kind, x); }
+
+// Which memories a file is for. With both in one file, products of MLPs had fewer registers.
+#define MLPS 1
+#define MATRICES 2
+#ifndef MEMORIES
+#define MEMORIES MLPS
+#endif
 
 // Whether all memories of a file are taught powers of errors, (48) and (49).
 #ifndef TAUGHT_POWERS
@@ -100,8 +113,8 @@ struct FrozenMasks {
         // Arguments of bfloat16 lose nothing to 10 bits.
         whole_factors() = call.q.type != 1;
         o = options;
-        // Every block has as many hidden columns.
-        width = o.hidden / cluster.count, first = cluster.rank * width;
+        // Every block has as many hidden columns. A matrix is a second layer, read by keys.
+        width = (o.hidden ? o.hidden : o.key) / cluster.count, first = cluster.rank * width;
         rows = (call.frozen + 15) / 16 * 16, tokens = 0;
         momentum = call.state_slots == 4, huber = call.gate_slots == (momentum ? 4 : 3), anchored = call.anchor_slots > 0;
         // What blocks exchange comes first in each one's workspace.
@@ -113,6 +126,10 @@ struct FrozenMasks {
     __device__ static Panel panel(Arena& arena, u32 height, u32 wide) {
         return {arena.take((u64)height * strided(wide)), strided(wide)};
     }
+    // Whether there is a hidden layer; the slot of the second layer, or of a matrix, and where it lies in a state.
+    __device__ __forceinline__ bool deep() const { return MEMORIES == MLPS || (MEMORIES != MATRICES && o.hidden); }
+    __device__ u32 second() const { return deep() ? 1 : 0; }
+    __device__ u64 behind_first() const { return deep() ? o.first() : 0; }
     // The block's part of a matrix of the state as it lies in global memory.
     __device__ Panel low(const float* matrix) const { return {(float*)matrix + first, o.hidden}; }
     __device__ Panel high(const float* matrix) const { return {(float*)matrix + (u64)first * o.value, o.value}; }

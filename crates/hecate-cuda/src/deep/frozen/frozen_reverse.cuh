@@ -39,14 +39,16 @@ struct Reverse : Frozen {
         // First all that a forward has: no place is used for both.
         Frozen::place(call, options, arena);
         n.place_back(arena.take(TokenNumbers::BACK * rows), rows);
-        dhq = panel(arena, rows, width), dh = panel(arena, rows, width), preq = panel(arena, rows, width);
-        pre = panel(arena, rows, width), back = panel(arena, rows, width), dout = panel(arena, rows, o.value);
+        u32 inner = deep() ? rows : 0, keys = deep() ? o.key : 0;
+        dhq = panel(arena, inner, width), dh = panel(arena, inner, width), preq = panel(arena, inner, width);
+        pre = panel(arena, inner, width), back = panel(arena, inner, width), dout = panel(arena, rows, o.value);
         dq = panel(arena, rows, o.key), dk = panel(arena, rows, o.key);
+        if (!deep()) dhq = dq, dh = dk;
         dz1 = panel(arena, rows, o.value), less = panel(arena, rows, o.value);
         dsquare = panel(arena, rows, rows), dc = panel(arena, rows, rows), e = panel(arena, rows, rows);
-        dx0 = panel(arena, o.key, width), dx1 = panel(arena, width, o.value);
+        dx0 = panel(arena, keys, width), dx1 = panel(arena, width, o.value);
         ds0 = panel(arena, momentum ? o.key : 0, width), ds1 = panel(arena, momentum ? width : 0, o.value);
-        state = (u64)(o.key + o.value) * width * (momentum ? 2 : 1);
+        state = (u64)(keys + o.value) * width * (momentum ? 2 : 1);
         // Neither the first nor the last group of an interval needs one.
         u32 groups = call.period / call.frozen;
         begun = arena.take((groups > 2 ? groups - 2 : 0) * state);
@@ -56,10 +58,8 @@ struct Reverse : Frozen {
     TOGETHER_OF void open(const RecurrentCall& call, const SequenceHead& sequence, u64 index) {
         if (threadIdx.x == 0) {
             find_anchors(call, sequence.head);
-            if (anchored) {
-                danchor0 = low(call.danchor[0] + index * call.sizes[0]);
-                danchor1 = high(call.danchor[1] + index * call.sizes[1]);
-            }
+            auto slot = [&](u32 i) { return call.danchor[i] + index * call.sizes[i]; };
+            if (anchored) danchor0 = low(slot(0)), danchor1 = high(slot(second()));
             // z0's gradient goes where hq was.
             layers[0] = {x0, s0, dx0, ds0, anchor0, danchor0, q, k, z0, dhq, dq, dk, hq, dk, preq, o.key, width, true};
             layers[1] = {x1, s1, dx1, ds1, anchor1, danchor1, hq, h, z1, dout, dhq, dh, dz1, dh, less, width, o.value, false};
@@ -67,12 +67,13 @@ struct Reverse : Frozen {
         __syncthreads();
         // By slot: both weights, then both momenta.
         auto slot = [&](u32 i) { return call.dlast[i] + index * call.sizes[i]; };
-        move(dx0, low(slot(0)), o.key, width), move(dx1, high(slot(1)), width, o.value);
+        if (deep()) move(dx0, low(slot(0)), o.key, width);
+        move(dx1, high(slot(second())), width, o.value);
         if (momentum) move(ds0, low(slot(2)), o.key, width), move(ds1, high(slot(3)), width, o.value);
         if (anchored) {
             float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             auto nothing = [&](u32, u32) { return zero; };
-            fours<2>(o.key, width, nothing, [&](u32 i, u32 j, float4 x) { danchor0.four(i, j) = x; });
+            if (deep()) fours<2>(o.key, width, nothing, [&](u32 i, u32 j, float4 x) { danchor0.four(i, j) = x; });
             fours<2>(width, o.value, nothing, [&](u32 i, u32 j, float4 x) { danchor1.four(i, j) = x; });
         }
         __syncthreads();
@@ -80,7 +81,8 @@ struct Reverse : Frozen {
     // Those of the first state.
     TOGETHER_OF void close(const RecurrentCall& call, u64 index) const {
         auto slot = [&](u32 i) { return call.dinitial[i] + index * call.sizes[i]; };
-        move(low(slot(0)), dx0, o.key, width), move(high(slot(1)), dx1, width, o.value);
+        if (deep()) move(low(slot(0)), dx0, o.key, width);
+        move(high(slot(second())), dx1, width, o.value);
         if (momentum) move(low(slot(2)), ds0, o.key, width), move(high(slot(3)), ds1, width, o.value);
         __syncthreads();
     }
@@ -92,7 +94,8 @@ struct Reverse : Frozen {
             f(x, Panel{at, wide}, height, wide);
             at += (u64)height * wide;
         };
-        next(x0, o.key, width), next(x1, width, o.value);
+        if (deep()) next(x0, o.key, width);
+        next(x1, width, o.value);
         if (momentum) next(s0, o.key, width), next(s1, width, o.value);
         __syncthreads();
     }
@@ -206,10 +209,8 @@ struct Reverse : Frozen {
         if (momentum) take_first(l, l.ds, n.pushed);
     }
 
-    // Back through the inner gradients: z0's gradient in `hq`, z1's in `dz1`, h's in `dh`, and dk.
-    TOGETHER_OF void inner_grads_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start) {
-        Panel dz0 = hq;
-        // To b = u W₁ᵀ in dz0's place, and to pre-activations in dh's.
+    // Back through the hidden layer of inner gradients: to b = u W₁ᵀ in dz0's place, to pre-activations in dh's, and θ's part.
+    TOGETHER_OF void hidden_back(Panel dz0) const {
         // Copies of places: stores could change those in shared memory.
         u32 kind = o.activation;
         Panel pre = this->pre, back = this->back, dh = this->dh;
@@ -229,20 +230,32 @@ struct Reverse : Frozen {
         };
         fours_by_row<1>(rows, width, load, take, [&](u32 t, float sum) { n.dtheta[t] = -sum; });
         __syncthreads();
+    }
+    // Back through the inner gradients: z0's gradient in `hq`, z1's in `dz1`, h's in `dh`, and dk.
+    __device__ __forceinline__ void inner_grads_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start) {
+        if (deep()) inner_grads_back_of<true>(call, sequence, start);
+        else inner_grads_back_of<false>(call, sequence, start);
+    }
+    template <bool DEEP> TOGETHER_OF void inner_grads_back_of(const RecurrentCall& call, const SequenceHead& sequence, u32 start) {
+        Panel dz0 = hq;
+        if (DEEP) hidden_back(dz0);
         // θ scales both writes. Sums over blocks come at the end.
         fours_by_row<4>(rows, o.value, [&](u32 t, u32 i) { return Two{dz1.four(t, i), u.four(t, i)}; },
-                     [&](u32, u32, const Two& of) { return dot(of.x, of.y); }, [&](u32 t, float sum) { n.dtheta[t] -= sum; });
+                     [&](u32, u32, const Two& of) { return dot(of.x, of.y); },
+                     [&](u32 t, float sum) { n.dtheta[t] = (DEEP ? n.dtheta[t] : 0.0f) - sum; });
         Panel part = {sums + (u64)2 * rows * o.value, o.value};
-        at_point(part, 0.0f, dz0, x1.own(), s1.own(), o.value, width);
-        fours<2>(rows, o.value, [&](u32 t, u32 i) { return Two{part.four(t, i), dz1.four(t, i)}; }, [&](u32 t, u32 i, const Two& of) {
+        // What is taught goes back to the hidden layer as well.
+        if (DEEP) at_point(part, 0.0f, dz0, x1.own(), s1.own(), o.value, width);
+        float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        fours<2>(rows, o.value, [&](u32 t, u32 i) { return Two{DEEP ? part.four(t, i) : zero, dz1.four(t, i)}; }, [&](u32 t, u32 i, const Two& of) {
             part.four(t, i) = map([&](float x, float d) { return x - n.theta[t] * d; }, of.x, of.y);
         });
         cluster.meet();
-        errors_back(call, sequence, start, part);
+        errors_back<DEEP>(call, sequence, start, part);
     }
     // From the gradients of what is taught, which blocks add up, to those of values and of weights.
-    TOGETHER_OF void errors_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start, Panel part) {
-        Panel less = this->less, dz0 = hq, pre = this->pre, dh = this->dh;
+    template <bool DEEP> TOGETHER_OF void errors_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start, Panel part) {
+        Panel less = this->less;
         fours<2>(rows, o.value, [&](u32 t, u32 i) { return total(part.row(t) + i); },
               [&](u32 t, u32 i, float4 x) { less.four(t, i) = x; });
         __syncthreads();
@@ -256,8 +269,17 @@ struct Reverse : Frozen {
         fours<2>(mine, o.value, [&](u32 t, u32 i) { return less.four(t, i); }, [&](u32 t, u32 i, float4 x) {
             store_run<4>(call.dv, sequence.row(call, start + t) * o.value + i, Run<4>{-x.x, -x.y, -x.z, -x.w});
         });
+        if (DEEP) {
+            layers_back();
+            return;
+        }
+        at_point(dk, 1.0f, less, x1.t(), s1.t(), o.key, o.value);
+        take_weights(dx1, ds1, k, less);
+    }
+    // The gradient of the error in `less`, to weights of both layers and to keys.
+    TOGETHER_OF void layers_back() {
         // W₁ of b, then of the output; both got it at the point.
-        take_weights(dx1, ds1, dz0, u);
+        take_weights(dx1, ds1, hq, u);
         at_point(preq, 0.0f, less, x1.t(), s1.t(), width, o.value);
         take_weights(dx1, ds1, h, less);
         times_slope(dh, 1.0f, 1.0f, nullptr, preq, pre);
@@ -282,13 +304,11 @@ struct Reverse : Frozen {
         begin(call, sequence, start, count);
         // Forward again, as far as gradients need it: outputs are not made.
         inner_grads(pre, back);
-        read(preq, q, x0, anchor0, s0, k, z0, o.key, width);
-        activate(hq, preq);
+        if (deep()) read(preq, q, x0, anchor0, s0, k, z0, o.key, width), activate(hq, preq);
         // Of A, B and E after the group, this thread's part.
         float dlast[3] = {0.0f, 0.0f, 0.0f};
         layer(layers[1], dlast);
-        times_slope(dhq, 0.0f, 1.0f, nullptr, dhq, preq);
-        layer(layers[0], dlast);
+        if (deep()) times_slope(dhq, 0.0f, 1.0f, nullptr, dhq, preq), layer(layers[0], dlast);
         // Of this block; the same in all its threads.
         for (float& d : dlast) d = together(d);
         // Gates come last: all that reads masks has added to them.

@@ -1,4 +1,4 @@
-//! Frozen groups of MLP memories whose weights are an image of the state: [MEMORA's](hecate_core::rules::Memora) and
+//! Frozen groups of memories whose weights are an image of the state: [MEMORA's](hecate_core::rules::Memora) and
 //! [MONETA's](hecate_core::rules::Moneta).
 //!
 //! # What a group is
@@ -18,6 +18,12 @@
 //! fraction. Exponentials are relative to the largest of a column where a bound on what was written says that they could pass
 //! `2^±30`. States of (54) count in a power of two, by token, over which none of their elements can be: fourth powers stay finite.
 //!
+//! # Anchors, and reads before the write
+//!
+//! With an anchor `B` a token moves a state by `(1 − a) B` too. The anchor and its gradient lie in registers beside the state and
+//! its, so these memories have files of their own. Where tokens read before they write, none sees the last state of a group, whose
+//! columns are added up all the same; and the first token of a call sees the call's state, which need not be made of distributions.
+//!
 //! # What it costs
 //!
 //! A token's step over an element is two operations for the write, and a power and three or four more for the read. Backward it
@@ -26,7 +32,7 @@
 //!
 //! # What goes token by token
 //!
-//! What the other kernels leave out, reads before the write, anchors, and widths that 32 does not divide. Of (54), other norms
+//! What the other kernels leave out, and widths that 32 does not divide. Of (54), other norms
 //! than `q = 4`, and the literal map.
 
 use super::{Places, THREADS, TOKEN_GRADIENTS, TOKEN_NUMBERS};
@@ -36,28 +42,50 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    Dims, Read,
+    Dims,
     families::{DeepOptions, DeepSpec},
     rules::{Map, Retention},
 };
 
 pub(crate) const MEMORA: KernelSource = kernel_source!("memora_groups", "mapped/memora_groups.cu");
 pub(crate) const MONETA: KernelSource = kernel_source!("moneta_groups", "mapped/moneta_groups.cu");
-
-// By the blocks of a cluster.
-step_kernels! { MEMORA_1: MEMORA, DeepOptions { "memora_groups_1" Memora1, "memora_groups_backward_1" MemoraBackward1 } }
-step_kernels! { MEMORA_2: MEMORA, DeepOptions { "memora_groups_2" Memora2, "memora_groups_backward_2" MemoraBackward2 } }
-step_kernels! { MEMORA_4: MEMORA, DeepOptions { "memora_groups_4" Memora4, "memora_groups_backward_4" MemoraBackward4 } }
-step_kernels! { MEMORA_8: MEMORA, DeepOptions { "memora_groups_8" Memora8, "memora_groups_backward_8" MemoraBackward8 } }
-step_kernels! { MONETA_1: MONETA, DeepOptions { "moneta_groups_1" Moneta1, "moneta_groups_backward_1" MonetaBackward1 } }
-step_kernels! { MONETA_2: MONETA, DeepOptions { "moneta_groups_2" Moneta2, "moneta_groups_backward_2" MonetaBackward2 } }
-step_kernels! { MONETA_4: MONETA, DeepOptions { "moneta_groups_4" Moneta4, "moneta_groups_backward_4" MonetaBackward4 } }
-step_kernels! { MONETA_8: MONETA, DeepOptions { "moneta_groups_8" Moneta8, "moneta_groups_backward_8" MonetaBackward8 } }
+pub(crate) const MEMORA_ANCHORED: KernelSource =
+    kernel_source!("memora_groups_anchored", "mapped/memora_groups_anchored.cu");
+pub(crate) const MONETA_ANCHORED: KernelSource =
+    kernel_source!("moneta_groups_anchored", "mapped/moneta_groups_anchored.cu");
 
 /// Kernels by the blocks of a cluster.
 type ByCluster = [(usize, StepKernels<DeepOptions>); 4];
-const OF_MEMORA: ByCluster = [(1, MEMORA_1), (2, MEMORA_2), (4, MEMORA_4), (8, MEMORA_8)];
-const OF_MONETA: ByCluster = [(1, MONETA_1), (2, MONETA_2), (4, MONETA_4), (8, MONETA_8)];
+
+/// A file's kernels, each in a module of its own.
+macro_rules! by_cluster {
+    ($name:ident: $source:ident, $([$blocks:literal $forward:literal $backward:literal]),*) => {
+        const $name: ByCluster = [$({
+            step_kernels! { KERNELS: $source, DeepOptions { $forward Forward, $backward Backward } }
+            ($blocks, KERNELS)
+        }),*];
+    };
+}
+by_cluster! { OF_MEMORA: MEMORA,
+    [1 "memora_groups_1" "memora_groups_backward_1"], [2 "memora_groups_2" "memora_groups_backward_2"],
+    [4 "memora_groups_4" "memora_groups_backward_4"], [8 "memora_groups_8" "memora_groups_backward_8"]
+}
+by_cluster! { OF_MONETA: MONETA,
+    [1 "moneta_groups_1" "moneta_groups_backward_1"], [2 "moneta_groups_2" "moneta_groups_backward_2"],
+    [4 "moneta_groups_4" "moneta_groups_backward_4"], [8 "moneta_groups_8" "moneta_groups_backward_8"]
+}
+by_cluster! { OF_MEMORA_ANCHORED: MEMORA_ANCHORED,
+    [1 "memora_groups_anchored_1" "memora_groups_anchored_backward_1"],
+    [2 "memora_groups_anchored_2" "memora_groups_anchored_backward_2"],
+    [4 "memora_groups_anchored_4" "memora_groups_anchored_backward_4"],
+    [8 "memora_groups_anchored_8" "memora_groups_anchored_backward_8"]
+}
+by_cluster! { OF_MONETA_ANCHORED: MONETA_ANCHORED,
+    [1 "moneta_groups_anchored_1" "moneta_groups_anchored_backward_1"],
+    [2 "moneta_groups_anchored_2" "moneta_groups_anchored_backward_2"],
+    [4 "moneta_groups_anchored_4" "moneta_groups_anchored_backward_4"],
+    [8 "moneta_groups_anchored_8" "moneta_groups_anchored_backward_8"]
+}
 
 /// `TILE`, `CHUNK`, `NUMBERS`, `PARTS`.
 const TILE: usize = 32;
@@ -67,15 +95,16 @@ const PARTS: usize = CHUNK * (3 * TILE + 1);
 
 /// The kernels of a rule that have its image, where they serve the call.
 fn kernels(spec: DeepSpec, dims: &Dims) -> Option<ByCluster> {
-    let by_cluster = match spec.retention {
-        Retention::Kl { .. } => OF_MEMORA,
-        Retention::Lq { q: 4.0, map: Map::Mirror } => OF_MONETA,
+    let by_cluster = match (spec.retention, dims.anchored) {
+        (Retention::Kl { .. }, false) => OF_MEMORA,
+        (Retention::Kl { .. }, true) => OF_MEMORA_ANCHORED,
+        (Retention::Lq { q: 4.0, map: Map::Mirror }, false) => OF_MONETA,
+        (Retention::Lq { q: 4.0, map: Map::Mirror }, true) => OF_MONETA_ANCHORED,
         _ => return None,
     };
-    let hidden = spec.structure.hidden(dims.key)?;
     // Every block has whole tiles of both layers.
-    let whole = [dims.key, dims.value, hidden].iter().all(|width| width.is_multiple_of(TILE));
-    (whole && spec.read == Read::After && !dims.anchored).then_some(by_cluster)
+    let whole = [dims.key, dims.value, super::inner_width(spec, dims)].iter().all(|width| width.is_multiple_of(TILE));
+    whole.then_some(by_cluster)
 }
 
 /// The kernel for a pass of a call that suits groups, 0 forward and 1 backward.
@@ -87,7 +116,7 @@ pub(super) fn grouped(
     pass: usize,
 ) -> Option<Grouped<DeepOptions>> {
     let by_cluster = kernels(spec, dims)?;
-    let (cluster, kernels) = super::of_blocks(device, dims, places.width, TILE, &by_cluster);
+    let (cluster, kernels) = super::of_blocks(device, dims, places, TILE, &by_cluster);
     let block = Mapped(Places { width: places.width / cluster, ..*places });
     let start = if pass == 0 { kernels.forward } else { kernels.backward };
     let arrays = if pass == 0 { block.forward() } else { block.backward() };
@@ -98,9 +127,10 @@ pub(super) fn grouped(
 struct Mapped(Places);
 
 impl Mapped {
-    /// Both layers, rows by columns.
+    /// Both layers, rows by columns; nothing for what a matrix does not have.
     fn layers(&self) -> [[usize; 2]; 2] {
-        [[self.0.key, self.0.width], [self.0.width, self.0.value]]
+        let low = if self.0.deep { [self.0.key, self.0.width] } else { [0; 2] };
+        [low, [self.0.width, self.0.value]]
     }
 
     /// What blocks leave for each other: beside what the other kernels do, parts of outputs and numbers for both norms.
@@ -108,14 +138,17 @@ impl Mapped {
         let (rows, value) = (self.0.rows(), self.0.value);
         // Of both layers a norm and a unit by token; units and norms before the group.
         // Then what a norm meets, by token; sums of columns; inner products.
-        let own = [rows * value, rows * value, rows * value, rows, rows + 1, rows, rows + 1, 4, rows, value, 2];
+        let looks = (rows + 1) * value;
+        let own = [looks, looks, looks, rows, rows + 1, rows, rows + 1, 4, rows, value, 2];
         self.0.exchanged() + own.map(|count| count.next_multiple_of(4)).iter().sum::<usize>()
     }
 
     /// Of a forward, and the first of a backward.
     fn forward(&self) -> Vec<usize> {
-        let (rows, Places { key, width, value, .. }) = (self.0.rows(), self.0);
-        let layers = self.layers();
+        let (rows, Places { key, value, .. }) = (self.0.rows(), self.0);
+        let (layers, inner) = (self.layers(), self.0.inner());
+        // A row more, of a last state that no token reads.
+        let looks = if self.0.deep { (rows + 1, inner.1) } else { inner };
         // A chunk's tokens, and what warps leave of it.
         let staged = layers.map(|[height, wide]| 2 * height + 4 * wide + NUMBERS).into_iter().max().unwrap_or(0);
         let mut all = vec![CHUNK * staged + THREADS as usize / 32 * PARTS];
@@ -123,11 +156,11 @@ impl Mapped {
         all.extend([TOKEN_NUMBERS, NUMBERS, 1, NUMBERS, 1, TOKEN_GRADIENTS].map(|count| count * rows));
         // k, q, z0, h, hq, z1; weights; v, u.
         let [low, high] = layers.map(|[rows, columns]| (rows, columns));
-        all.extend(Places::panels(&[key, key, width, width, width, value].map(|wide| (rows, wide))));
+        all.extend(Places::panels(&[(rows, key), (rows, key), inner, inner, inner, (rows, value)]));
         all.extend(Places::panels(&[low, high, (rows, value), (rows, value), low, high]));
         // After states: outputs of both layers, logarithms of both, parts of the first one.
-        all.extend(Places::panels(&[width, value, width, value].map(|wide| (rows, wide))));
-        all.extend([rows * width; 3]);
+        all.extend(Places::panels(&[inner, (rows, value), looks, (rows + 1, value)]));
+        all.extend([looks.0 * looks.1; 3]);
         all
     }
 
@@ -138,14 +171,16 @@ impl Mapped {
         let [low, high] = layers.map(|[rows, columns]| (rows, columns));
         let widest = width.max(value);
         // given, taken, dhq, dh, pre, back, dout, dq, dk, dz1, less; gradients of weights and of states.
-        let wides =
-            [widest, widest, width, width, width, width, value, key, key, value, value].map(|wide| (rows, wide));
+        let rows_of = |widths: &[usize]| Vec::from_iter(widths.iter().map(|&wide| (rows, wide)));
+        let panels =
+            [rows_of(&[widest; 2]), vec![self.0.inner(); 4], rows_of(&[value, key, key, value, value])].concat();
         let mut all = self.forward();
-        all.extend(Places::panels(&wides).chain(Places::panels(&[low, high, low, high])));
+        all.extend(Places::panels(&panels).chain(Places::panels(&[low, high, low, high])));
         // Sums of columns; states behind chunks; states before groups of an interval but its first and last.
         all.extend([width, value]);
         all.extend(layers.map(|layer| layer[0] * layer[1] * rows.div_ceil(CHUNK)));
-        all.push((super::MOST_TOKENS / group).saturating_sub(2) * (key + value) * width);
+        let state: usize = layers.map(|[height, wide]| height * wide).iter().sum();
+        all.push((super::MOST_TOKENS / group).saturating_sub(2) * state);
         all
     }
 }

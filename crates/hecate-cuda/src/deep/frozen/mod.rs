@@ -1,4 +1,4 @@
-//! Frozen groups of MLP memories as products on tensor cores, with a cluster of blocks a memory.
+//! Frozen groups of deep memories as products on tensor cores, with a cluster of blocks a memory.
 //!
 //! All inner gradients of a group are taken at the weights it starts with: they are products of a group's rows with these.
 //! The weights are then a linear recurrence of what the tokens write. Reads inside the group are masked products and one of
@@ -10,6 +10,8 @@
 //! their momentum and of their gradients. Outputs are sums over blocks. So are gradients of outputs, queries, keys and gates.
 //! Blocks leave their parts in global memory, meet, and add them up in order: no sum depends on who came first. Forward they
 //! meet twice a group, backward three times. Where GPUs or compilers have no clusters, a memory has one block.
+//!
+//! A matrix is the second layer alone, with keys and queries in place of the hidden layer, and has one block.
 //!
 //! # Numbers
 //!
@@ -59,6 +61,7 @@ use hecate_core::{
 
 pub(crate) const FORWARD: KernelSource = kernel_source!("frozen_forward", "frozen_forward.cu");
 pub(crate) const BACKWARD: KernelSource = kernel_source!("frozen_backward", "frozen_backward.cu");
+pub(crate) const MATRIX: KernelSource = kernel_source!("frozen_matrix", "frozen_matrix.cu");
 
 step_kernels! { ONE: FORWARD, BACKWARD, DeepOptions {
     "frozen_forward_1" Forward1, "frozen_backward_1" Backward1
@@ -71,6 +74,10 @@ step_kernels! { FOUR: FORWARD, BACKWARD, DeepOptions {
 } }
 step_kernels! { EIGHT: FORWARD, BACKWARD, DeepOptions {
     "frozen_forward_8" Forward8, "frozen_backward_8" Backward8
+} }
+
+step_kernels! { OF_MATRIX: MATRIX, DeepOptions {
+    "frozen_matrix" Matrix, "frozen_matrix_backward" MatrixBackward
 } }
 
 /// Kernels by the blocks of a cluster.
@@ -88,12 +95,12 @@ const MOST_TOKENS: usize = 64;
 /// slower: each step has a cost of its own.
 const WIDEST: usize = 128;
 
-/// Whether a call of these sizes goes by groups: an MLP of even widths, and groups that fill products.
+/// Whether a call of these sizes goes by groups: even widths, and groups that fill products.
 ///
 /// Tensor cores are to take 32-bit numbers.
 fn suits(device: &Cuda, spec: DeepSpec, dims: &Dims) -> bool {
     let group = spec.frozen.map_or(0, |group| group as usize);
-    let hidden = spec.structure.hidden(dims.key).unwrap_or(0);
+    let hidden = inner_width(spec, dims);
     // Threads read four neighbours, products take eight terms at once.
     let whole = [dims.key, dims.value, hidden].iter().all(|&width| width > 0 && width.is_multiple_of(8));
     // Norms and lengths set back look at whole columns: they go token by token.
@@ -102,9 +109,24 @@ fn suits(device: &Cuda, spec: DeepSpec, dims: &Dims) -> bool {
     plain && whole && long && device.properties().capability.0 >= 8
 }
 
+/// Columns of the hidden layer, or rows of a matrix.
+fn inner_width(spec: DeepSpec, dims: &Dims) -> usize {
+    spec.structure.hidden(dims.key).unwrap_or(dims.key)
+}
+
 /// Blocks that share a memory: one for every multiprocessor, and enough of them that what each has is narrow. A block's hidden
-/// columns are a multiple of `tile`.
-fn of_blocks<K: Copy>(device: &Cuda, dims: &Dims, hidden: usize, tile: usize, by_cluster: &[(usize, K)]) -> (usize, K) {
+/// columns are a multiple of `tile`. A matrix has one block.
+fn of_blocks<K: Copy>(
+    device: &Cuda,
+    dims: &Dims,
+    places: &Places,
+    tile: usize,
+    by_cluster: &[(usize, K)],
+) -> (usize, K) {
+    let hidden = places.width;
+    if !places.deep {
+        return by_cluster[0];
+    }
     let multiprocessors = device.properties().multiprocessors as usize;
     // Each has a cluster.
     let memories = dims.sequences.count() * dims.heads;
@@ -129,8 +151,8 @@ pub(super) fn grouped(
     if !suits(device, spec, dims) {
         return None;
     }
-    let hidden = spec.structure.hidden(dims.key)?;
-    let places = Places { key: dims.key, value: dims.value, width: hidden, group: spec.frozen? as usize, momentum };
+    let (deep, width) = (spec.structure.hidden(dims.key).is_some(), inner_width(spec, dims));
+    let places = Places { key: dims.key, value: dims.value, width, deep, group: spec.frozen? as usize, momentum };
     if spec.retention != Retention::Decay {
         return mapped::grouped(device, spec, dims, &places, pass);
     }
@@ -141,8 +163,8 @@ pub(super) fn grouped(
         return Some(resident);
     }
     // Every block of a cluster has as many hidden columns as the others.
-    let (cluster, kernels) = of_blocks(device, dims, hidden, 8, &BY_CLUSTER);
-    let places = Places { width: hidden / cluster, ..places };
+    let (cluster, kernels) = if deep { of_blocks(device, dims, &places, 8, &BY_CLUSTER) } else { (1, OF_MATRIX) };
+    let places = Places { width: width / cluster, ..places };
     let (start, arrays) =
         if pass == 0 { (kernels.forward, places.forward()) } else { (kernels.backward, places.backward()) };
     Some(Grouped {
@@ -165,8 +187,10 @@ const TOKEN_GRADIENTS: usize = 8;
 struct Places {
     key: usize,
     value: usize,
-    /// Hidden columns of the block.
+    /// Hidden columns of the block, or those of keys where there is no hidden layer.
     width: usize,
+    /// Whether there is one.
+    deep: bool,
     group: usize,
     momentum: bool,
 }
@@ -183,9 +207,15 @@ impl Places {
         sizes.iter().map(|(rows, width)| rows * (width + 4))
     }
 
+    /// A panel of the hidden layer.
+    fn inner(&self) -> (usize, usize) {
+        if self.deep { (self.rows(), self.width) } else { (0, 0) }
+    }
+
     /// Both matrices, and both of momentum.
     fn state(&self) -> [(usize, usize); 4] {
-        let [low, high] = [(self.key, self.width), (self.width, self.value)];
+        let low = if self.deep { (self.key, self.width) } else { (0, 0) };
+        let high = (self.width, self.value);
         // Without momentum two of them are empty.
         if self.momentum { [low, high, low, high] } else { [low, high, (0, 0), (0, 0)] }
     }
@@ -198,7 +228,7 @@ impl Places {
     /// Of a forward, and the first of a backward.
     fn forward(&self) -> Vec<usize> {
         let rows = self.rows();
-        let [hidden, key, value] = [self.width, self.key, self.value].map(|width| (rows, width));
+        let (hidden, [key, value]) = (self.inner(), [self.key, self.value].map(|width| (rows, width)));
         let (square, [low, high, low_s, high_s]) = ((rows, rows), self.state());
         // Rows that are scaled before a product may be keys or values.
         let widest = (rows, self.key.max(self.value));
@@ -211,7 +241,7 @@ impl Places {
     /// Of a backward.
     fn backward(&self) -> Vec<usize> {
         let rows = self.rows();
-        let [hidden, key, value] = [self.width, self.key, self.value].map(|width| (rows, width));
+        let (hidden, [key, value]) = (self.inner(), [self.key, self.value].map(|width| (rows, width)));
         let (square, state) = ((rows, rows), self.state());
         // Gradients of what the forward makes on its way, panel by panel.
         // dhq, dh, preq, pre, back, dout, dq, dk, dz1, less, dsquare, dc, e, then gradients of the state.

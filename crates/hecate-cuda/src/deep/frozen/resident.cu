@@ -1,12 +1,6 @@
 // Frozen groups forward with all factors in shared memory: a cluster of blocks takes a sequence and head, group by group.
 #include "resident.cuh"
 
-// The launch hands this over: sequences and arrays, then the rule's options.
-struct FrozenArgs {
-    RecurrentCall call;
-    Options cell;
-};
-
 // Rows of outputs out of all blocks' parts, each row by one block.
 __device__ __forceinline__ void store_outputs(const Resident& f, const RecurrentCall& call, const SequenceHead& sequence,
                                               u32 start, Panel out) {

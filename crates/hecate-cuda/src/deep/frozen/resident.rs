@@ -179,7 +179,7 @@ impl Resident {
 
     /// Of a backward.
     fn backward(&self) -> Arrays {
-        let (rows, Places { key, value, width, group, momentum }) = (self.places.rows(), self.places);
+        let (rows, Places { key, value, width, group, momentum, .. }) = (self.places.rows(), self.places);
         let (most, widest) = (width * key.max(value), width.max(key).max(value));
         // Numbers by token, and their gradients.
         let mut near = vec![super::TOKEN_NUMBERS * rows, super::TOKEN_GRADIENTS * rows];

@@ -1,12 +1,6 @@
 // Frozen groups backward, from the last, with all factors in shared memory.
 #include "resident_reverse.cuh"
 
-// The launch hands this over: sequences and arrays, then the rule's options.
-struct FrozenArgs {
-    RecurrentCall call;
-    Options cell;
-};
-
 // All sequences and heads.
 __device__ __forceinline__ void run(const RecurrentCall& given, const Options& o, float* near) {
     __shared__ ResidentReverse f;

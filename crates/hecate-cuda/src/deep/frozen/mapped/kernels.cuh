@@ -2,12 +2,6 @@
 #pragma once
 #include "mapped/mapped_reverse.cuh"
 
-// The launch hands this over: sequences and arrays, then the rule's options.
-struct FrozenArgs {
-    RecurrentCall call;
-    Options cell;
-};
-
 // Rows of outputs, each by one block.
 __device__ __forceinline__ void store_outputs(const Mapped& f, const RecurrentCall& call, const SequenceHead& sequence, u32 start) {
     u32 count = f.cluster.count, rank = f.cluster.rank, mine = (f.tokens + count - 1 - rank) / count;
@@ -35,18 +29,18 @@ template <int MAP> __device__ __forceinline__ void run_forward(const RecurrentCa
     for (u64 index = blockIdx.x / blocks; index < (u64)call.sequences * call.heads; index += gridDim.x / blocks) {
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
-        f.load_states(call.initial[0] + index * call.sizes[0], call.initial[1] + index * call.sizes[1]);
+        auto first = [&](u32 i) { return call.initial[i] + index * call.sizes[i]; };
+        f.load_states(first(0), first(f.second()));
+        f.begin_anchors(call, sequence.head);
         // States are kept as the kernels by tokens keep them.
         u32 interval = 0;
         for (u32 start = 0; start < sequence.tokens; start += call.frozen) {
-            if (call.kept && start == intervals.start(interval)) {
-                float* kept = sequence.kept + (u64)interval++ * call.state;
-                f.save_states(kept, kept + o.first());
-            }
+            if (call.kept && start == intervals.start(interval)) f.save_state(sequence.kept + (u64)interval++ * call.state);
             f.forward<MAP>(call, sequence, start, min(call.frozen, sequence.tokens - start), false);
             store_outputs(f, call, sequence, start);
         }
-        f.save_states(call.last[0] + index * call.sizes[0], call.last[1] + index * call.sizes[1]);
+        auto last = [&](u32 i) { return call.last[i] + index * call.sizes[i]; };
+        f.save_states(last(0), last(f.second()));
     }
 }
 
@@ -64,19 +58,19 @@ template <int MAP> __device__ __forceinline__ void run_backward(const RecurrentC
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
         // Gradients of the last state come first.
-        f.open(call, index);
+        f.open(call, sequence, index);
         for (u32 interval = sequence.intervals; interval-- > 0;) {
             u32 start = intervals.start(interval), end = intervals.end(interval);
             // Short groups share an interval; its kept state is before the first.
             u32 groups = (end - start + call.frozen - 1) / call.frozen;
             const float* kept = sequence.kept + (u64)interval * call.state;
-            f.load_states(kept, kept + o.first());
+            f.load_state(kept);
             // States before groups after the first; then groups from the last, whose state is at hand.
             for (u32 step = 1; step < 2 * groups; step++) {
                 bool ahead = step < groups;
                 u32 g = ahead ? step - 1 : 2 * groups - 1 - step, from = start + g * call.frozen;
                 if (step > groups && g > 0) f.take_back(g);
-                if (step > groups && g == 0) f.load_states(kept, kept + o.first());
+                if (step > groups && g == 0) f.load_state(kept);
                 if (MAP == SOFTMAX && !ahead) f.column_sums_of_gradients();
                 f.forward<MAP>(call, sequence, from, min(call.frozen, end - from), !ahead);
                 if (!ahead) f.group<MAP>(call, sequence, from, min(call.frozen, end - from));
@@ -93,13 +87,13 @@ template <int MAP> __device__ __forceinline__ void run_backward(const RecurrentC
         DYNAMIC_SHARED(float, near);     \
         run(args.call, args.cell, near); \
     }
-#define MAPPED_KERNELS(name, map)                                                                    \
-    MAPPED_KERNEL(KERNEL(name##_groups_1, FrozenArgs, FROZEN_THREADS), run_forward<map>)             \
-    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_2, FrozenArgs, FROZEN_THREADS, 2), run_forward<map>)  \
-    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_4, FrozenArgs, FROZEN_THREADS, 4), run_forward<map>)  \
-    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_8, FrozenArgs, FROZEN_THREADS, 8), run_forward<map>)
-#define MAPPED_BACKWARD_KERNELS(name, map)                                                                     \
-    MAPPED_KERNEL(KERNEL(name##_groups_backward_1, FrozenArgs, FROZEN_THREADS), run_backward<map>)             \
-    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_backward_2, FrozenArgs, FROZEN_THREADS, 2), run_backward<map>)  \
-    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_backward_4, FrozenArgs, FROZEN_THREADS, 4), run_backward<map>)  \
-    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_backward_8, FrozenArgs, FROZEN_THREADS, 8), run_backward<map>)
+// Of a file, forward and backward.
+#define MAPPED_KERNELS(name, map)                                                                      \
+    MAPPED_KERNEL(KERNEL(name##_1, FrozenArgs, FROZEN_THREADS), run_forward<map>)                      \
+    MAPPED_KERNEL(CLUSTER_KERNEL(name##_2, FrozenArgs, FROZEN_THREADS, 2), run_forward<map>)           \
+    MAPPED_KERNEL(CLUSTER_KERNEL(name##_4, FrozenArgs, FROZEN_THREADS, 4), run_forward<map>)           \
+    MAPPED_KERNEL(CLUSTER_KERNEL(name##_8, FrozenArgs, FROZEN_THREADS, 8), run_forward<map>)           \
+    MAPPED_KERNEL(KERNEL(name##_backward_1, FrozenArgs, FROZEN_THREADS), run_backward<map>)            \
+    MAPPED_KERNEL(CLUSTER_KERNEL(name##_backward_2, FrozenArgs, FROZEN_THREADS, 2), run_backward<map>) \
+    MAPPED_KERNEL(CLUSTER_KERNEL(name##_backward_4, FrozenArgs, FROZEN_THREADS, 4), run_backward<map>) \
+    MAPPED_KERNEL(CLUSTER_KERNEL(name##_backward_8, FrozenArgs, FROZEN_THREADS, 8), run_backward<map>)

@@ -1,6 +1,7 @@
 // Frozen groups of memories whose weights are an image of the state: inner gradients are products, as where memories decay. What
 // follows goes element by element and token by token (`sweep.cuh`), for the image of a sum is no sum of images.
 #pragma once
+#define MEMORIES (MLPS | MATRICES)
 #include "frozen_reverse.cuh"
 #include "retention.cuh"
 #include "mapped/sweep_back.cuh"
@@ -28,7 +29,7 @@ struct Mapped : Reverse {
             return own;
         };
         Layer& high = layer[1];
-        u64 parts = (u64)rows * high.wide;
+        u64 parts = (u64)(rows + 1) * high.wide;
         high.reads = take(parts), high.sums = take(parts), high.tops = take(parts);
         for (Layer& l : layer) l.norms = take(rows), l.sigma = take(rows + 1);
         // By layer a unit and a norm; the rest as `mapped::Mapped::exchanged` counts it.
@@ -37,74 +38,110 @@ struct Mapped : Reverse {
     // By one thread. A forward asks for less than a backward.
     __device__ void place(const RecurrentCall& call, const Options& options, Arena& arena, bool backward) {
         cluster.join(call.together, call.meetings);
-        u32 columns_each = options.hidden / cluster.count;
+        bool matrix = options.hidden == 0;
+        u32 columns_each = (matrix ? options.key : options.hidden) / cluster.count;
         // A chunk's tokens and warps' parts come first: `stage` finds them there.
-        offset = CHUNK * max(2 * options.key + 4 * columns_each, 2 * columns_each + 4 * options.value) + CHUNK * NUMBERS;
+        offset = CHUNK * max(matrix ? 0 : 2 * options.key + 4 * columns_each, 2 * columns_each + 4 * options.value) + CHUNK * NUMBERS;
         arena.take(offset + FROZEN_THREADS / 32 * PARTS);
         begin_places(call, options, arena);
         // No masks and no momentum.
         c = dc = e = s0 = s1 = Panel{nullptr, 0};
         for (u32 i = 0; i < 2; i++) {
             Layer& l = layer[i];
-            l.height = i ? width : o.key, l.wide = i ? o.value : width, l.rows = rows, l.kept = nullptr;
+            l.height = i ? width : o.key, l.wide = i ? o.value : width, l.rows = rows, l.after = o.read_after, l.kept = nullptr;
+            l.anchor = Panel{nullptr, 0};
             l.numbers = arena.take(NUMBERS * rows), l.omega = arena.take(rows);
         }
         place_exchanged();
         n.place_back(arena.take(TokenNumbers::BACK * rows), rows);
-        k = panel(arena, rows, o.key), q = panel(arena, rows, o.key), z0 = panel(arena, rows, width);
-        h = panel(arena, rows, width), hq = panel(arena, rows, width), z1 = panel(arena, rows, o.value);
-        x0 = panel(arena, o.key, width), x1 = panel(arena, width, o.value);
+        // A matrix has no first layer.
+        u32 inner = deep() ? rows : 0, keys = deep() ? o.key : 0;
+        k = panel(arena, rows, o.key), q = panel(arena, rows, o.key), z0 = panel(arena, inner, width);
+        h = panel(arena, inner, width), hq = panel(arena, inner, width), z1 = panel(arena, rows, o.value);
+        if (!deep()) h = k, hq = q;
+        x0 = panel(arena, keys, width), x1 = panel(arena, width, o.value);
         // Errors and what is taught.
         v = panel(arena, rows, o.value), u = panel(arena, rows, o.value);
-        layer[0].x = panel(arena, o.key, width), layer[1].x = panel(arena, width, o.value);
-        preq = panel(arena, rows, width), layer[1].y = panel(arena, rows, o.value);
-        layer[0].lse = panel(arena, rows, width), layer[1].lse = panel(arena, rows, o.value);
+        layer[0].x = panel(arena, keys, width), layer[1].x = panel(arena, width, o.value);
+        preq = panel(arena, inner, width), layer[1].y = panel(arena, rows, o.value);
+        u32 looks = deep() ? rows + 1 : 0;
+        layer[0].lse = panel(arena, looks, width), layer[1].lse = panel(arena, rows + 1, o.value);
         // Of this block alone: its columns are no one else's.
-        layer[0].reads = arena.take(rows * width), layer[0].sums = arena.take(rows * width), layer[0].tops = arena.take(rows * width);
+        layer[0].reads = arena.take(looks * width), layer[0].sums = arena.take(looks * width), layer[0].tops = arena.take(looks * width);
         // Pre-activations at queries are the first layer's outputs.
         layer[0].y = preq;
         layer[0].key = k, layer[0].query = q, layer[0].value = z0, layer[1].key = h, layer[1].query = hq, layer[1].value = z1;
         if (backward) place_back(call, arena);
     }
     __device__ void place_back(const RecurrentCall& call, Arena& arena) {
-        u32 widest = width > o.value ? width : o.value;
+        u32 widest = width > o.value ? width : o.value, inner = deep() ? rows : 0, keys = deep() ? o.key : 0;
         Panel given = panel(arena, rows, widest), taken = panel(arena, rows, widest);
-        dhq = panel(arena, rows, width), dh = panel(arena, rows, width), pre = panel(arena, rows, width);
-        back = panel(arena, rows, width), dout = panel(arena, rows, o.value), dq = panel(arena, rows, o.key);
+        dhq = panel(arena, inner, width), dh = panel(arena, inner, width), pre = panel(arena, inner, width);
+        back = panel(arena, inner, width), dout = panel(arena, rows, o.value), dq = panel(arena, rows, o.key);
         dk = panel(arena, rows, o.key), dz1 = panel(arena, rows, o.value), less = panel(arena, rows, o.value);
-        dx0 = panel(arena, o.key, width), dx1 = panel(arena, width, o.value);
-        Panel d0 = panel(arena, o.key, width), d1 = panel(arena, width, o.value);
+        if (!deep()) dhq = dq, dh = dk;
+        dx0 = panel(arena, keys, width), dx1 = panel(arena, width, o.value);
+        Panel d0 = panel(arena, keys, width), d1 = panel(arena, width, o.value);
         float *columns0 = arena.take(width), *columns1 = arena.take(o.value);
         // Gradients of queries, keys and values; those of the first layer's values go where hq was.
-        way_back[0] = {d0, columns0, given, taken, dq, dk, hq, n.da};
-        way_back[1] = {d1, columns1, given, taken, dhq, dh, dz1, n.da};
-        for (Layer& l : layer) l.kept = arena.take((u64)l.tiles() * l.chunks() * TILE_SIZE);
+        Panel none = {nullptr, 0};
+        way_back[0] = {d0, columns0, given, taken, dq, dk, hq, n.da, none};
+        way_back[1] = {d1, columns1, given, taken, dhq, dh, dz1, n.da, none};
+        for (u32 i = lowest(); i < 2; i++) layer[i].kept = arena.take((u64)layer[i].tiles() * layer[i].chunks() * TILE_SIZE);
         // Elements of this block's states.
-        state = (u64)(o.key + o.value) * width;
+        state = (u64)(keys + o.value) * width;
         // Neither the first nor the last group of an interval needs one.
         u32 groups = call.period / call.frozen;
         begun = arena.take((groups > 2 ? groups - 2 : 0) * state);
     }
 
-    // Both states out of, or into, matrices in global memory, one after another.
+    // The first layer that there is.
+    __device__ u32 lowest() const { return deep() ? 0 : 1; }
+
+    // Both states out of, or into, matrices in global memory; the first is not there where the memory is a matrix.
     TOGETHER_OF void load_states(const float* w0, const float* w1) const {
-        move(layer[0].x, low(w0), o.key, width), move(layer[1].x, high(w1), width, o.value);
+        if (deep()) move(layer[0].x, low(w0), o.key, width);
+        move(layer[1].x, high(w1), width, o.value);
         __syncthreads();
     }
     TOGETHER_OF void save_states(float* w0, float* w1) const {
-        move(low(w0), layer[0].x, o.key, width), move(high(w1), layer[1].x, width, o.value);
+        if (deep()) move(low(w0), layer[0].x, o.key, width);
+        move(high(w1), layer[1].x, width, o.value);
+        __syncthreads();
+    }
+    // The same of a whole state in one piece.
+    __device__ void load_state(const float* state) const { load_states(state, state + behind_first()); }
+    __device__ void save_state(float* state) const { save_states(state, state + behind_first()); }
+    // A head's anchors, and how large they are.
+    TOGETHER_OF void begin_anchors(const RecurrentCall& call, u32 head) {
+        if (!ANCHORED) return;
+        if (threadIdx.x == 0) find_anchors(call, head), layer[0].anchor = anchor0, layer[1].anchor = anchor1;
+        __syncthreads();
+        for (u32 i = lowest(); i < 2; i++) {
+            Panel anchor = layer[i].anchor;
+            float most = 0.0f;
+            each_of(layer[i], [&](u32 r, u32 j) { map([&](float x) { return most = fmaxf(most, fabsf(x)); }, anchor.four(r, j)); });
+            most = block_max(most, partial());
+            if (threadIdx.x == 0) layer[i].farthest = most;
+        }
+        __syncthreads();
+    }
+    // Places for the state before group g of an interval, and where it is in work.
+    template <class F> __device__ __forceinline__ void each_begun(u32 g, F f) const {
+        float* at = begun + (g - 1) * state;
+        for (u32 i = lowest(); i < 2; i++) {
+            Layer l = layer[i];
+            f(Panel{at, l.wide}, l.x, l.height, l.wide);
+            at += (u64)l.height * l.wide;
+        }
         __syncthreads();
     }
     // The state before group g of an interval, put by and back.
     TOGETHER_OF void put_by(u32 g) const {
-        float* at = begun + (g - 1) * state;
-        move(Panel{at, width}, layer[0].x, o.key, width), move(Panel{at + (u64)o.key * width, o.value}, layer[1].x, width, o.value);
-        __syncthreads();
+        each_begun(g, [&](Panel at, Panel x, u32 height, u32 wide) { move(at, x, height, wide); });
     }
     TOGETHER_OF void take_back(u32 g) const {
-        float* at = begun + (g - 1) * state;
-        move(layer[0].x, Panel{at, width}, o.key, width), move(layer[1].x, Panel{at + (u64)o.key * width, o.value}, width, o.value);
-        __syncthreads();
+        each_begun(g, [&](Panel at, Panel x, u32 height, u32 wide) { move(x, at, height, wide); });
     }
     // Every four of a matrix of the layer.
     template <class F> __device__ __forceinline__ static void each_of(const Layer& l, F f) {
@@ -132,13 +169,13 @@ struct Mapped : Reverse {
         kappa = -2.0f * ratio * ratio * ratio * per / (norm * norm);
     }
     TOGETHER_OF void factors_of_reads(const Layer& l) const {
-        EACH(t, l.tokens) factors(l.sigma + t + 1, l.norms + t, l.omega[t], l.number(KAPPA)[t]);
+        EACH(t, l.tokens) factors(l.sigma + l.seen(t), l.norms + t, l.omega[t], l.number(KAPPA)[t]);
         __syncthreads();
     }
 
     // Weights of the state before the group; and their ω and κ.
     template <int MAP> TOGETHER_OF void weights() {
-        for (u32 i = 0; i < 2; i++) {
+        for (u32 i = lowest(); i < 2; i++) {
             Layer l = layer[i];
             Panel w = i ? x1 : x0;
             float scale = o.scale, largest = 0.0f, norm = 0.0f;
@@ -166,9 +203,9 @@ struct Mapped : Reverse {
     __device__ void spread() {
         // Units and norms of all blocks are there.
         cluster.meet();
-        if (threadIdx.x < 2) factors(starts + 2 * threadIdx.x, starts + 2 * threadIdx.x + 1, omegas[threadIdx.x], kappas[threadIdx.x]);
+        if (threadIdx.x >= lowest() && threadIdx.x < 2) factors(starts + 2 * threadIdx.x, starts + 2 * threadIdx.x + 1, omegas[threadIdx.x], kappas[threadIdx.x]);
         __syncthreads();
-        for (u32 i = 0; i < 2; i++) {
+        for (u32 i = lowest(); i < 2; i++) {
             Layer l = layer[i];
             Panel w = i ? x1 : x0;
             float unit = 1.0f / starts[2 * i], omega = omegas[i];
@@ -182,13 +219,13 @@ struct Mapped : Reverse {
     template <int MAP> TOGETHER_OF void merge(const Layer& of, bool shared, float scale) const {
         Layer l = of;
         u32 count = shared ? cluster.count : 1, first = shared ? 0 : cluster.rank;
-        fours<1>(rows, l.wide, [&](u32, u32) { return 0; }, [&](u32 t, u32 j, int) {
+        fours<1>(max(rows, l.looks()), l.wide, [&](u32, u32) { return 0; }, [&](u32 t, u32 j, int) {
             float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f), read = zero, sum = zero, top = make_float4(-INFINITE, -INFINITE, -INFINITE, -INFINITE);
             auto at = [&](const float* own, u32 p) { return *(const float4*)(of_block(own, first + p) + (u64)t * l.wide + j); };
-            if (t >= l.tokens) {
-                // Rows beyond the last token read nothing.
-                l.y.four(t, j) = zero;
-            } else if (MAP == SOFTMAX) {
+            // Rows beyond the last token read nothing.
+            if (t >= l.tokens && t < rows) l.y.four(t, j) = zero;
+            if (t >= (MAP == SOFTMAX ? l.looks() : l.tokens)) return;
+            if (MAP == SOFTMAX) {
                 // The largest exponent first.
                 for (u32 p = 0; p < count; p++) top = map([](float x, float y) { return fmaxf(x, y); }, top, at(l.tops, p));
 #pragma unroll 2
@@ -197,13 +234,15 @@ struct Mapped : Reverse {
                     auto add = [](float sum, float by, float x) { return sum + by * x; };
                     read = map(add, read, by, at(l.reads, p)), sum = map(add, sum, by, at(l.sums, p));
                 }
+                // A call's state is read as it is: its columns count as if their sums were 1.
+                if (l.sees_given(t)) sum = map([](float top) { return short_exp2(-top); }, top);
                 l.lse.four(t, j) = map([](float top, float sum) { return top + log2f(sum); }, top, sum);
-                l.y.four(t, j) = map([&](float x, float sum) { return scale * x / sum; }, read, sum);
+                if (t < l.tokens) l.y.four(t, j) = map([&](float x, float sum) { return scale * x / sum; }, read, sum);
             } else {
                 // Every block's sums are over states in a unit of its own.
 #pragma unroll 2
                 for (u32 p = 0; p < count; p++) {
-                    float ratio = of_block(l.sigma, first + p)[t + 1] / l.sigma[t + 1], by = ratio * ratio * ratio;
+                    float ratio = of_block(l.sigma, first + p)[l.seen(t)] / l.sigma[l.seen(t)], by = ratio * ratio * ratio;
                     read = map([&](float sum, float x) { return sum + by * x; }, read, at(l.reads, p));
                 }
                 l.y.four(t, j) = map([&](float x) { return l.omega[t] * x; }, read);
@@ -215,7 +254,7 @@ struct Mapped : Reverse {
     TOGETHER_OF void normalise(const Layer& l) const {
         // The state was left as sums of writes.
         Panel x = l.x, lse = l.lse;
-        u32 last = l.tokens - 1;
+        u32 last = l.looks() - 1;
         each_of(l, [&](u32 r, u32 j) {
             x.four(r, j) = map([](float x, float lse) { return x - LN_2 * lse; }, x.four(r, j), lse.four(last, j));
         });
@@ -226,15 +265,14 @@ struct Mapped : Reverse {
     template <int MAP> __device__ __forceinline__ void forward(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count, bool backward) {
         load_rows(k, call.k, call, sequence, start, count, o.key), load_rows(q, call.q, call, sequence, start, count, o.key);
         load_rows(v, call.v, call, sequence, start, count, o.value);
-        if (threadIdx.x == 0) layer[0].tokens = layer[1].tokens = count;
+        if (threadIdx.x == 0) layer[0].tokens = layer[1].tokens = count, layer[0].opens = layer[1].opens = start == 0;
         begin_gates(call, sequence, start, count);
         // The gradient point is the state before the group.
         weights<MAP>();
         inner_grads(backward ? pre : hq, backward ? back : z0);
 #pragma unroll 1
-        for (u32 i = 0; i < 2; i++) {
-            // Only what a call is given need not be distributions.
-            plan<MAP>(layer[i], n.a, most[i], start == 0);
+        for (u32 i = lowest(); i < 2; i++) {
+            plan<MAP>(layer[i], n.a, most[i]);
             sweep<MAP>(layer[i], offset, !backward);
             // Outputs of the second layer and norms are sums over blocks.
             if (MAP != SOFTMAX || i) cluster.meet();
@@ -242,7 +280,7 @@ struct Mapped : Reverse {
             merge<MAP>(layer[i], i, o.scale);
             if (i == 0) activate(hq, preq);
         }
-        if (MAP == SOFTMAX && !backward) normalise(layer[0]), normalise(layer[1]);
+        for (u32 i = lowest(); i < 2 && MAP == SOFTMAX && !backward; i++) normalise(layer[i]);
         __syncthreads();
     }
 };

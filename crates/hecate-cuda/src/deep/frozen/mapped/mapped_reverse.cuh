@@ -3,21 +3,31 @@
 #include "mapped/mapped.cuh"
 
 struct MappedReverse : Mapped {
-    // Gradients of the last state, or of the first.
-    TOGETHER_OF void open(const RecurrentCall& call, u64 index) const {
+    // Gradients begin as those of the last state, and of the anchor as zero.
+    TOGETHER_OF void open(const RecurrentCall& call, const SequenceHead& sequence, u64 index) {
+        begin_anchors(call, sequence.head);
         auto slot = [&](u32 i) { return call.dlast[i] + index * call.sizes[i]; };
-        move(way_back[0].d, low(slot(0)), o.key, width), move(way_back[1].d, high(slot(1)), width, o.value);
+        if (deep()) move(way_back[0].d, low(slot(0)), o.key, width);
+        move(way_back[1].d, high(slot(second())), width, o.value);
+        if (ANCHORED) clear_anchors(call, index);
         __syncthreads();
+    }
+    __device__ void clear_anchors(const RecurrentCall& call, u64 index) {
+        auto slot = [&](u32 i) { return call.danchor[i] + index * call.sizes[i]; };
+        if (threadIdx.x == 0) way_back[0].danchor = low(slot(0)), way_back[1].danchor = high(slot(second()));
+        __syncthreads();
+        for (u32 i = lowest(); i < 2; i++) clear(way_back[i].danchor, layer[i].height, layer[i].wide);
     }
     TOGETHER_OF void close(const RecurrentCall& call, u64 index) const {
         auto slot = [&](u32 i) { return call.dinitial[i] + index * call.sizes[i]; };
-        move(low(slot(0)), way_back[0].d, o.key, width), move(high(slot(1)), way_back[1].d, width, o.value);
+        if (deep()) move(low(slot(0)), way_back[0].d, o.key, width);
+        move(high(slot(second())), way_back[1].d, width, o.value);
         __syncthreads();
     }
 
     // Sums of columns of both gradients: of the second layer this block's part.
     TOGETHER_OF void column_sums_of_gradients() const {
-        for (u32 i = 0; i < 2; i++) {
+        for (u32 i = lowest(); i < 2; i++) {
             // Down each column, over this block's rows.
             Panel d = way_back[i].d;
             float* to = i ? columns : way_back[0].columns;
@@ -45,11 +55,11 @@ struct MappedReverse : Mapped {
             // Of (54): what the norm has of the token.
             // A warp a token.
             float along = 0.0f, omega = MAP == SOFTMAX ? scale : l.omega[t];
-            float own = MAP == SOFTMAX ? 0.0f : 3.0f / l.sigma[t + 1];
+            float own = MAP == SOFTMAX ? 0.0f : 3.0f / l.sigma[l.seen(t)];
             LANES(j, l.wide) {
                 float d = dy.at(t, j), both = d * l.y.at(t, j);
                 given.at(t, j) = omega * d, along += both;
-                taken.at(t, j) = MAP == SOFTMAX ? both : own * omega * d;
+                taken.at(t, j) = MAP != SOFTMAX ? own * omega * d : l.sees_given(t) ? 0.0f : both;
             }
             along = warp_sum(along);
             if (MAP != SOFTMAX && first_lane()) {
@@ -74,7 +84,7 @@ struct MappedReverse : Mapped {
     template <int MAP> TOGETHER_OF void pull_back() const {
         // ⟨dW, W⟩ of both layers, this thread's part.
         float sums[2] = {};
-        for (u32 i = 0; i < 2; i++) {
+        for (u32 i = lowest(); i < 2; i++) {
             // The second layer's matrices follow the first's.
             Panel w = i ? x1 : x0, dw = i ? dx1 : dx0, d = way_back[i].d;
             if (MAP == SOFTMAX)
@@ -87,12 +97,12 @@ struct MappedReverse : Mapped {
         __syncthreads();
     }
     __device__ void pull_norms(const float (&sums)[2]) const {
-        for (u32 i = 0; i < 2; i++) {
+        for (u32 i = lowest(); i < 2; i++) {
             float sum = together(sums[i]);
             if (threadIdx.x == 0) along[i] = sum;
         }
         cluster.meet();
-        for (u32 i = 0; i < 2; i++) {
+        for (u32 i = lowest(); i < 2; i++) {
             Layer l = layer[i];
             Panel dw = i ? dx1 : dx0, d = way_back[i].d;
             float all = 0.0f, unit = 1.0f / starts[2 * i];
@@ -112,18 +122,19 @@ struct MappedReverse : Mapped {
         if (MAP == SOFTMAX) add_columns();
         // Gradients of outputs, zeros beyond the last token.
         load_rows(dout, call.dout, call, sequence, start, count, o.value);
-        clear(dx0, o.key, width), clear(dx1, width, o.value);
+        if (deep()) clear(dx0, o.key, width);
+        clear(dx1, width, o.value);
         clear_rest(dhq, width), clear_rest(dh, width), clear_rest(dz1, o.value), clear_rest(dq, o.key), clear_rest(dk, o.key);
         EACH(t, rows) n.da[t] = n.ddelta[t] = 0.0f;
         __syncthreads();
 #pragma unroll 1
-        for (u32 i = 2; i-- > 0;) {
+        for (u32 i = 2; i-- > lowest();) {
             prepare<MAP>(layer[i], way_back[i], i ? dout : dhq, i == 0);
             // The gradient of the first layer's values takes the place of what queried the second.
             if (i == 0) clear_rest(hq, width);
             sweep_back<MAP>(layer[i], way_back[i], offset);
             // Back through the activation at queries.
-            if (i) times_slope(dhq, 0.0f, 1.0f, nullptr, dhq, preq);
+            if (i && deep()) times_slope(dhq, 0.0f, 1.0f, nullptr, dhq, preq);
         }
         inner_grads_back(call, sequence, start);
         pull_back<MAP>();

@@ -1,5 +1,4 @@
 // MEMORA in frozen groups: L2, relative entropy.
 #include "mapped/kernels.cuh"
 
-MAPPED_KERNELS(memora, SOFTMAX)
-MAPPED_BACKWARD_KERNELS(memora, SOFTMAX)
+MAPPED_KERNELS(memora_groups, SOFTMAX)

@@ -2,5 +2,4 @@
 #define TAUGHT_POWERS true
 #include "mapped/kernels.cuh"
 
-MAPPED_KERNELS(moneta, CUBES)
-MAPPED_BACKWARD_KERNELS(moneta, CUBES)
+MAPPED_KERNELS(moneta_groups, CUBES)

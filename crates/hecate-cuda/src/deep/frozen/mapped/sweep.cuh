@@ -6,6 +6,11 @@
 #include "bias.cuh"
 #include "frozen_product.cuh"
 
+// Whether all states of a file go back to an anchor.
+#ifndef ANCHORED
+#define ANCHORED false
+#endif
+
 // How states become weights: (55), or (54) with q = 4 and the mirror.
 enum { SOFTMAX, CUBES };
 
@@ -20,28 +25,41 @@ enum { SOFTMAX, CUBES };
 // What a warp leaves of a chunk: by token three rows of 32, of columns or of rows, then a number by token.
 #define PART_ROW (3 * TILE)
 #define PARTS (CHUNK * PART_ROW + CHUNK)
-// Numbers of a token, in the order of `NUMBERS`.
+// Numbers of a token.
 #define NUMBERS 8
-enum { CARRY, BACK, GAIN, CAREFUL, KAPPA, OF_A };
+enum { CARRY, BACK, GAIN, CAREFUL, KAPPA, OF_A, REST, UNIT };
 
 // A layer's part of this block, and its group of tokens. Heights and widths are whole tiles.
 struct Layer {
     // Of the state; of the panels below; tokens of the group.
     u32 height, wide, rows, tokens;
+    // Whether a token reads what it wrote, and whether the group is a call's first: then columns need be no distributions.
+    bool after, opens;
     // State [height,wide]; keys and queries [rows,height], values [rows,wide].
     Panel x, key, query, value;
     // By token [NUMBERS, rows]: `carry`; its reciprocal, or 0 where states are not to be computed backwards; `gain`.
-    // Then over 0 where exponentials need the largest of a column; κ of (54), at first without what the norm meets; a.
+    // Then over 0 where exponentials need the largest of a column; κ of (54), at first without what the norm meets; a and 1 − a.
+    // The last is X' / X of the state before.
     float* numbers;
     // σ by state [rows + 1], and by token from sums over X' to outputs; the last is of the weights before the group, as κ is.
     float *sigma, *omega;
-    // Parts [rows,wide] of what is read, of the sums of columns, and the exponents they are relative to. Parts [rows] of ΣX'⁴.
+    // Parts of what is read, of the sums of columns, and the exponents they are relative to: [rows,wide], and where nothing reads
+    // the last state a row for its sums. Parts [rows] of ΣX'⁴.
     float *reads, *sums, *tops, *norms;
     // States behind chunks [tiles, chunks, TILE_SIZE], for a backward.
     float* kept;
-    // Outputs, and the logarithms of columns' sums [rows,wide].
+    // Outputs [rows,wide], and as many rows as above of the logarithms of columns' sums.
     Panel y, lse;
+    // Where states go back to, in global memory; null: zero. Its largest magnitude.
+    Panel anchor;
+    float farthest;
 
+    // Whether a token reads before it writes, which no memory with an anchor does; the state that it sees; rows of sums.
+    __device__ __forceinline__ bool reads_first() const { return !ANCHORED && !after; }
+    __device__ __forceinline__ u32 seen(u32 t) const { return reads_first() ? t : t + 1; }
+    // Whether token t sees a state of a call as it is, and no distributions made of it.
+    __device__ __forceinline__ bool sees_given(u32 t) const { return reads_first() && opens && t == 0; }
+    __device__ __forceinline__ u32 looks() const { return reads_first() ? tokens + 1 : tokens; }
     __device__ u32 across() const { return wide / TILE; }
     __device__ u32 tiles() const { return height / TILE * across(); }
     __device__ u32 chunks() const { return (rows + CHUNK - 1) / CHUNK; }
@@ -156,15 +174,23 @@ struct Tile {
             to[0] = of.x, to[1] = of.y, to[2] = of.z, to[3] = of.w;
         }
     }
-    // X' ← carry X' + gain kᵀ z.
-    __device__ __forceinline__ void advance(float carry, float gain, const Quad& k, const Columns& z) {
+    // X' ← carry X' + gain kᵀ z, and the rest of it from the anchor.
+    __device__ __forceinline__ void advance(const float* numbers, const Quad& k, const Columns& z, const Tile& anchor) {
+        float carry = numbers[CARRY], gain = numbers[GAIN], rest = ANCHORED ? gain * numbers[REST] : 0.0f;
 #pragma unroll
         for (u32 j = 0; j < 8; j++) {
             // The gain once a column, not once an element.
             float own = gain * z.x[j];
 #pragma unroll
-            for (u32 i = 0; i < 4; i++) x[i][j] = carry * x[i][j] + k.x[i] * own;
+            for (u32 i = 0; i < 4; i++) {
+                x[i][j] = carry * x[i][j] + k.x[i] * own;
+                if (ANCHORED) x[i][j] += rest * anchor.x[i][j];
+            }
         }
+    }
+    // The same with a token as `put_on_stage` left it.
+    __device__ __forceinline__ void write(const Layer& l, const float* token, const Tile& anchor) {
+        advance(token + l.staged() - NUMBERS, Quad(token + row), Columns(token + 2 * l.height + column), anchor);
     }
 };
 
@@ -295,8 +321,9 @@ template <int MAP> TOGETHER void sweep(const Layer& of, u32 offset, bool leave) 
         // A warp without a tile names the first, and touches nothing of it.
         bool works = round + warp < l.tiles();
         u32 number = works ? round + warp : 0;
-        Tile tile(l, number);
+        Tile tile(l, number), anchor(l, number);
         if (works) tile.load(l.x, unit_of<MAP>(l, 0));
+        if (works && ANCHORED) anchor.load(l.anchor, 1.0f);
         float* kept = l.kept + (u64)number * l.chunks() * TILE_SIZE;
         for (u32 first = 0; first < l.tokens; first += CHUNK) {
             u32 count = min(l.tokens - first, CHUNK);
@@ -304,19 +331,28 @@ template <int MAP> TOGETHER void sweep(const Layer& of, u32 offset, bool leave) 
             put_on_stage<0>(l, none, first, count);
             __syncthreads();
             if (works) {
+                // Before a token reads comes its own write, or the one before it.
+                const float* write = stage() - (l.reads_first() ? staged : 0);
 #pragma unroll 1
-                for (u32 s = 0; s < count; s++) {
+                for (u32 s = 0; s < count; s++, write += staged) {
+                    if (!l.reads_first() || s > 0) tile.write(l, write, anchor);
                     const float *token = stage() + s * staged, *numbers = token + staged - NUMBERS;
-                    Quad k(token + tile.row), q(token + l.height + tile.row);
-                    tile.advance(numbers[CARRY], numbers[GAIN], k, Columns(token + 2 * l.height + tile.column));
                     float* part = parts + warp * PARTS;
-                    look<MAP>(tile, q, numbers[CAREFUL] > 0.0f, part + s * PART_ROW, part + CHUNK * PART_ROW + s);
+                    look<MAP>(tile, Quad(token + l.height + tile.row), numbers[CAREFUL] > 0.0f, part + s * PART_ROW, part + CHUNK * PART_ROW + s);
                 }
+                if (l.reads_first()) tile.write(l, write, anchor);
                 // A forward without a backward keeps nothing here.
                 if (l.kept) tile.keep(kept + first / CHUNK * TILE_SIZE);
             }
             __syncthreads();
             add_looks<MAP>(l, parts, round, first, count);
+        }
+        // Columns of the last state are added up where no token reads it, whatever asks.
+        if (MAP == SOFTMAX && l.reads_first()) {
+            __syncthreads();
+            if (works) look<MAP>(tile, Quad(stage() + tile.row), true, parts + warp * PARTS, parts);
+            __syncthreads();
+            add_looks<MAP>(l, parts, round, l.tokens, 1);
         }
         // A backward needs the state before the group again.
         if (works && leave) tile.store(l.x, 1.0f / unit_of<MAP>(l, l.tokens));
@@ -342,18 +378,18 @@ __device__ __forceinline__ float unit_over(float x) {
 }
 
 // The numbers by which the layer's tokens go: units of states, or where exponentials may be too large. `most` is the largest
-// magnitude of the state before; `whole` says that its columns are not known to be distributions. `a` by token.
-template <int MAP> TOGETHER void plan(const Layer& of, const float* a, float most, bool whole) {
+// magnitude of the state before. `a` by token.
+template <int MAP> TOGETHER void plan(const Layer& of, const float* a, float most) {
     Layer l = of;
     float *gain = l.number(GAIN), *carry = l.number(CARRY);
-    // How far each token moves an element at most.
+    // How far each token moves an element at most, beside keeping a part of it.
     ROWS(t, l.rows) {
         float move = warp_largest(l.key.row(t), l.height) * warp_largest(l.value.row(t), l.wide);
-        if (first_lane()) gain[t] = move;
+        if (first_lane()) gain[t] = ANCHORED ? move + (1.0f - a[t]) * l.farthest : move;
     }
     __syncthreads();
     // How large a state's elements are at most; of distributions the largest of a column, whose sum starts at 1.
-    float* bounds = l.number(CAREFUL);
+    float* bounds = l.number(KAPPA);
     if (threadIdx.x == 0) {
         float bound = MAP == SOFTMAX ? 0.0f : most;
         for (u32 top = 0; top < l.rows; top += 4) {
@@ -366,15 +402,18 @@ template <int MAP> TOGETHER void plan(const Layer& of, const float* a, float mos
     }
     __syncthreads();
     EACH(t, l.rows) {
+        l.number(OF_A)[t] = a[t], l.number(REST)[t] = 1.0f - a[t];
         if (MAP == SOFTMAX) {
-            bool large = whole || !(bounds[t] < 30.0f);
-            l.number(OF_A)[t] = a[t], gain[t] = LOG2_E, carry[t] = a[t], bounds[t] = large ? 1.0f : 0.0f;
+            // The first state's columns are distributions, unless they are the call's.
+            float bound = !l.reads_first() ? bounds[t] : t ? bounds[t - 1] : 0.0f;
+            bool large = l.opens || !(bound < 30.0f);
+            gain[t] = LOG2_E, carry[t] = a[t], l.number(CAREFUL)[t] = large ? 1.0f : 0.0f, l.number(UNIT)[t] = LOG2_E;
             continue;
         }
         float before = unit_over(t ? bounds[t - 1] : most), sigma = unit_over(bounds[t]);
         gain[t] = 1.0f / sigma, carry[t] = a[t] * (before / sigma), l.sigma[t + 1] = sigma;
         if (t == 0) l.sigma[0] = before;
-        l.number(OF_A)[t] = a[t];
+        l.number(UNIT)[t] = 1.0f / before;
     }
     __syncthreads();
     EACH(t, l.rows) {

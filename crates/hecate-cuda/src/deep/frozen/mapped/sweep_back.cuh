@@ -12,8 +12,9 @@ struct BackLayer {
     Panel given, taken;
     // Gradients of queries and keys [rows,height] and of values [rows,wide].
     Panel dquery, dkey, dvalue;
-    // Of a, to which is added [rows].
+    // Of a, to which is added [rows], and of the anchor, to which is added [height,wide].
     float* da;
+    Panel danchor;
 };
 
 // A read back: the state's gradient takes its part, and rows theirs of the query's.
@@ -39,20 +40,23 @@ __device__ __forceinline__ void look_back(const Layer& l, const float* token, fl
 
 // The state before token t out of the one behind it; or where that would lose digits, out of the one before its chunk.
 template <int MAP>
-__device__ __forceinline__ void go_back(const Layer& l, const float* token, Tile& tile, const float* kept, u32 t) {
+__device__ __forceinline__ void go_back(const Layer& l, const float* token, Tile& tile, const Tile& anchor, const float* kept, u32 t) {
     const float* numbers = token + l.staged() - NUMBERS;
     // The same for all threads.
     float back = numbers[BACK];
     if (back != 0.0f) {
         Quad k(token + tile.row);
         Columns z(token + 2 * l.height + tile.column);
-        // (X' − gain kᵀ z) / carry, the reciprocal known.
-        float by = -back * numbers[GAIN];
+        // (X' − gain kᵀ z − gain (1 − a) B) / carry, the reciprocal known.
+        float by = -back * numbers[GAIN], rest = ANCHORED ? by * numbers[REST] : 0.0f;
 #pragma unroll
         for (u32 j = 0; j < 8; j++) {
             float own = by * z.x[j];
 #pragma unroll
-            for (u32 i = 0; i < 4; i++) tile.x[i][j] = back * tile.x[i][j] + k.x[i] * own;
+            for (u32 i = 0; i < 4; i++) {
+                tile.x[i][j] = back * tile.x[i][j] + k.x[i] * own;
+                if (ANCHORED) tile.x[i][j] += rest * anchor.x[i][j];
+            }
         }
         return;
     }
@@ -60,30 +64,39 @@ __device__ __forceinline__ void go_back(const Layer& l, const float* token, Tile
     if (t >= CHUNK) tile.recall(kept + (t / CHUNK - 1) * TILE_SIZE);
     else tile.load(l.x, unit_of<MAP>(l, 0));
 #pragma unroll 1
-    for (token = stage(); t % CHUNK; t--, token += l.staged()) {
-        numbers = token + l.staged() - NUMBERS;
-        tile.advance(numbers[CARRY], numbers[GAIN], Quad(token + tile.row), Columns(token + 2 * l.height + tile.column));
-    }
+    for (token = stage(); t % CHUNK; t--, token += l.staged()) tile.write(l, token, anchor);
 }
 
 // A token back: its read, then its write. Sums of rows and columns go to the warp's parts, and the gradient of a.
 template <int MAP>
-__device__ __forceinline__ void token_back(const Layer& l, Tile& tile, Tile& d, const float* kept, u32 t, float* part) {
+__device__ __forceinline__ void token_back(const Layer& l, Tile& tile, Tile& d, const Tile& anchor, Tile& danchor, const float* kept, u32 t, float* part) {
     u32 lane = threadIdx.x % 32, s = t % CHUNK;
     const float *token = stage() + s * l.staged(), *numbers = token + l.staged() - NUMBERS;
     // Of queries, then of keys.
     // Sums over this thread's elements.
     float sums[8] = {}, dz[8] = {}, da = 0.0f, a = numbers[OF_A];
-    look_back<MAP>(l, token, numbers[KAPPA], tile, d, sums);
-    go_back<MAP>(l, token, tile, kept, t);
+    if (!l.reads_first()) look_back<MAP>(l, token, numbers[KAPPA], tile, d, sums);
+    go_back<MAP>(l, token, tile, anchor, kept, t);
     Quad k(token + tile.row);
     Columns z(token + 2 * l.height + tile.column);
+    // A column of gradients sums to 0. What its states have in common, which has no part in `da`, would leave its rounding.
+    float unit = numbers[UNIT], rest = numbers[REST], centre[8];
+    if (MAP == SOFTMAX) {
+        Columns lse(token + 2 * l.height + tile.column + 3 * l.wide);
+        float even = ANCHORED ? 0.0f : log2f((float)l.height);
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) centre[j] = lse.x[j] - even;
+    }
     // Gradients of the write, then what is left for the state before it.
     tile.each([&](u32 i, u32 j) {
-        float own = d.x[i][j];
-        da += own * tile.x[i][j], sums[4 + i] += own * z.x[j], dz[j] += own * k.x[i];
+        float own = d.x[i][j], x = tile.x[i][j];
+        // What is kept of a state is its distance from the anchor.
+        if (MAP == SOFTMAX) x -= centre[j];
+        if (ANCHORED) x -= unit * anchor.x[i][j], danchor.x[i][j] += rest * own;
+        da += own * x, sums[4 + i] += own * z.x[j], dz[j] += own * k.x[i];
         d.x[i][j] = a * own;
     });
+    if (l.reads_first()) look_back<MAP>(l, token, numbers[KAPPA], tile, d, sums);
     // Columns of a row lie in four lanes.
     float* row = part + s * PART_ROW;
     float of_rows[4];
@@ -139,7 +152,7 @@ __device__ __forceinline__ void add_parts(const Layer& l, const BackLayer& b, co
 template <int MAP> __device__ __forceinline__ void open_back(const Layer& l, const BackLayer& b, const Tile& tile, Tile& d) {
     d.load(b.d, 1.0f);
     if (MAP != SOFTMAX) return;
-    Columns lse(&l.lse.at(l.tokens - 1, d.column)), sums(b.columns + d.column);
+    Columns lse(&l.lse.at(l.looks() - 1, d.column)), sums(b.columns + d.column);
     d.each([&](u32 i, u32 j) { d.x[i][j] -= short_exp2(tile.x[i][j] - lse.x[j]) * sums.x[j]; });
 }
 
@@ -154,7 +167,8 @@ template <int MAP> TOGETHER void sweep_back(const Layer& of, const BackLayer& ba
     for (u32 round = 0; round < l.tiles(); round += warps) {
         bool works = round + warp < l.tiles();
         u32 number = works ? round + warp : 0;
-        Tile tile(l, number), d(l, number);
+        Tile tile(l, number), d(l, number), anchor(l, number), danchor(l, number);
+        if (works && ANCHORED) anchor.load(l.anchor, 1.0f), danchor.load(b.danchor, 1.0f);
         const float* kept = l.kept + (u64)number * l.chunks() * TILE_SIZE;
         for (u32 chunk = chunks; chunk-- > 0;) {
             u32 first = chunk * CHUNK, count = min(l.tokens - first, CHUNK);
@@ -165,13 +179,14 @@ template <int MAP> TOGETHER void sweep_back(const Layer& of, const BackLayer& ba
             __syncthreads();
             if (works) {
 #pragma unroll 1
-                for (u32 t = first + count; t-- > first;) token_back<MAP>(l, tile, d, kept, t, parts + warp * PARTS);
+                for (u32 t = first + count; t-- > first;) token_back<MAP>(l, tile, d, anchor, danchor, kept, t, parts + warp * PARTS);
             }
             __syncthreads();
             add_parts<MAP>(l, b, parts, round, first, count);
         }
         // Of the state before the group, without what the gradient point adds.
         if (works) d.store(b.d, 1.0f);
+        if (works && ANCHORED) danchor.store(b.danchor, 1.0f);
     }
     __syncthreads();
 }
