@@ -7,7 +7,8 @@
 
 use super::{
     DeepCell, Gates, Record, Scratch,
-    lq::{LqMap, LqPullback, LqWriteBackward},
+    found::Found,
+    lq::{LqMap, LqPullback, LqReadBackward, LqWriteBackward},
     norm,
     retention::MappedWeights,
     softmax,
@@ -38,10 +39,20 @@ pub(super) struct TokenBackward<'a> {
     pub(super) gates: Gates,
     /// Before it, after it, and its gradient point.
     pub(super) states: TokenStates<'a>,
+    /// As in [`Advance`](super::Advance).
+    pub(super) anchor: &'a [f32],
     /// Vectors of the forward.
     pub(super) record: Record<&'a [f32]>,
     /// Gradient of what the query read, `[V]`.
     pub(super) dout: &'a [f32],
+}
+
+impl<'a> TokenBackward<'a> {
+    /// What the token found.
+    #[inline(always)]
+    fn found(&self) -> Found<'a> {
+        Found { a: self.gates.a, state: self.states.old, anchor: self.anchor }
+    }
 }
 
 impl DeepCell {
@@ -50,14 +61,15 @@ impl DeepCell {
     pub(super) fn token_vjp(&self, step: StepBackward<'_, Scratch>) {
         let StepBackward { token, states, record, dout, adjoint, scratch, mut grads } = step;
         // What all parts of the backward read.
-        let at = TokenBackward { token, gates: self.gates(token.gates), states, record: self.parts(record), dout };
+        let (gates, record) = (self.gates(token.gates), self.parts(record));
+        let at = TokenBackward { token, gates, states, anchor: &[], record, dout };
         let StateGrads { state, point } = adjoint;
         // The token after this one, handled before, read the weights that are this one's new state.
         if scratch.shared {
             std::mem::swap(&mut scratch.point, &mut scratch.seen);
         }
         // From here `state` is the gradient of the state before the token.
-        self.write_vjp(&at, state, scratch, &mut grads);
+        self.write_vjp(&at, [state, &mut []], scratch, &mut grads);
         // Where no group is frozen, the point is the state before the token: one array takes both gradients.
         let point = if self.merges_point() { &mut *state } else { point };
         self.inner_grad_vjp(&at, point, scratch, &mut grads);
@@ -70,16 +82,16 @@ impl DeepCell {
     }
 
     /// Back through a token's read and write, but not the inner gradient. Leaves what [`Self::write_vjp`] leaves.
-    /// `state` goes from the gradient of the state after the token to that of the one before it.
+    /// `state` goes from the gradient of the state after the token to that of the one before it; that of the anchor is added to.
     #[inline(always)]
     pub(super) fn outer_vjp(
         &self,
         at: &TokenBackward<'_>,
-        state: &mut [f32],
+        [state, danchor]: [&mut [f32]; 2],
         scratch: &mut Scratch,
         grads: &mut TokenGrads<'_>,
     ) {
-        self.write_vjp(at, state, scratch, grads);
+        self.write_vjp(at, [state, danchor], scratch, grads);
         if self.reads_apart() {
             let Scratch { hidden, value, .. } = &mut *scratch;
             // The read takes the places of what the write left.
@@ -174,13 +186,20 @@ impl DeepCell {
     /// Gradients of the gates and the query are set.
     /// Of (41), `h̄` is left in `hidden[0]`, `δ̄` in `hidden[1]`, `ū_o` in `value[0]`, each `[D]` or `[V]`.
     #[inline(always)]
-    fn write_vjp(&self, at: &TokenBackward<'_>, dstate: &mut [f32], scratch: &mut Scratch, grads: &mut TokenGrads<'_>) {
+    fn write_vjp(
+        &self,
+        at: &TokenBackward<'_>,
+        [dstate, danchor]: [&mut [f32]; 2],
+        scratch: &mut Scratch,
+        grads: &mut TokenGrads<'_>,
+    ) {
+        let dstates = [dstate, danchor];
         let Gates { a, eta, theta, .. } = at.gates;
         // Mapped states have no momentum.
         let [da, deta] = match self.spec.retention {
-            Retention::Kl { scale } => [self.write_vjp_columns(at, scale, dstate, scratch, grads.q), 0.0],
-            Retention::Lq { q, map } => [self.write_vjp_powers(at, LqMap { q, map }, dstate, scratch, grads.q), 0.0],
-            Retention::Decay => self.write_vjp_plain(at, dstate, scratch, grads.q),
+            Retention::Kl { scale } => [self.write_vjp_columns(at, scale, dstates, scratch, grads.q), 0.0],
+            Retention::Lq { q, map } => [self.write_vjp_powers(at, LqMap { q, map }, dstates, scratch, grads.q), 0.0],
+            Retention::Decay => self.write_vjp_plain(at, dstates[0], scratch, grads.q),
         };
         let Scratch { hidden, value, key, .. } = scratch;
         let ([du_o], [dh, ddelta]) = (split(value, self.value), split(hidden, self.d()));
@@ -270,19 +289,19 @@ impl DeepCell {
         &self,
         at: &TokenBackward<'_>,
         map: LqMap,
-        dstate: &mut [f32],
+        [dstate, danchor]: [&mut [f32]; 2],
         scratch: &mut Scratch,
         dq: &mut [f32],
     ) -> f32 {
-        let ((first, _), Gates { a, theta, .. }) = (self.sizes(), at.gates);
-        let TokenBackward { token, states, record, .. } = at;
+        let ((first, _), TokenBackward { token, record, .. }) = (self.sizes(), at);
         let Scratch { hidden, value, key, .. } = scratch;
         let [du_o, _, _, _, _, dread] = split(value, self.value);
         let [dh, ddelta, _, _, dpre] = split(hidden, self.d());
         self.read_norm_vjp(at, dread, dq);
-        let (step, before) = (-theta, self.spec.read == Read::Before);
+        let (step, before) = (-at.gates.theta, self.spec.read == Read::Before);
         let (d, d_high) = dstate.split_at_mut(first);
-        let (old, old_high) = states.old.split_at(first);
+        let (danchor, danchor_high) = danchor.split_at_mut(first.min(danchor.len()));
+        let [found, found_high] = at.found().layers(first);
         let (norm, norm_high) = (record.norms[2], record.norms[3]);
         let [read_pre, read_output] = [record.read_pre, record.read_output];
         // The last layer comes first: its read's gradient goes on to the hidden layer.
@@ -290,9 +309,10 @@ impl DeepCell {
         if self.hidden.is_some() {
             dpre.fill(0.0);
             let (query, x, y, along) = (record.read_h, record.h, record.u_o, dot(dread, read_output));
-            let (d, old, norm, dx, dy, dquery) = (d_high, old_high, norm_high, &mut *dh, &mut *du_o, &mut *dpre);
-            let dout = &*dread;
-            let call = LqWriteBackward { map, a, step, d, old, before, norm, along, query, dout, dquery, x, y, dx, dy };
+            let (found, d, danchor, norm) = (found_high, d_high, danchor_high, norm_high);
+            let (dout, dquery, dx, dy) = (&*dread, &mut *dpre, &mut *dh, &mut *du_o);
+            let read = LqReadBackward { before, norm, along, query, dout, dquery };
+            let call = LqWriteBackward { map, found, step, d, danchor, read, x, y, dx, dy };
             high = call.run();
             dpre.iter_mut().zip(record.read_slope).for_each(|(dpre, slope)| *dpre *= slope);
         }
@@ -301,8 +321,8 @@ impl DeepCell {
             None => (&*dread, record.u_o, du_o, dot(dread, read_output)),
         };
         let (query, x, dquery, dx) = (token.q, token.k, dq, &mut *key);
-        let call = LqWriteBackward { map, a, step, d, old, before, norm, along, query, dout, dquery, x, y, dx, dy };
-        high + call.run()
+        let read = LqReadBackward { before, norm, along, query, dout, dquery };
+        high + LqWriteBackward { map, found, step, d, danchor, read, x, y, dx, dy }.run()
     }
 
     /// [`Self::write_vjp`] of both matrices where columns go through a log-softmax, and of a read after it.
@@ -312,11 +332,11 @@ impl DeepCell {
         &self,
         at: &TokenBackward<'_>,
         scale: f32,
-        dstate: &mut [f32],
+        [dstate, danchor]: [&mut [f32]; 2],
         scratch: &mut Scratch,
         dq: &mut [f32],
     ) -> f32 {
-        let ((first, all), (d, v), a) = (self.sizes(), (self.d(), self.value), at.gates.a);
+        let ((first, all), (d, v)) = (self.sizes(), (self.d(), self.value));
         let TokenBackward { token, states, record, .. } = at;
         let Scratch { hidden, value, key, zeros, seen: weights, shared, .. } = scratch;
         let weights = self.to_weights(states.new, weights, *shared);
@@ -332,14 +352,16 @@ impl DeepCell {
         // A query of zeros adds nothing to a gradient, and saves a second kind of pass.
         let query = |q| if after { q } else { zeros };
         let ((dx, dx_high), (w, w_high)) = (dstate.split_at_mut(first), weights.layers.split_at(first));
-        let (old, old_high) = states.old.split_at(first);
+        let (danchor, danchor_high) = danchor.split_at_mut(first.min(danchor.len()));
+        let [found, found_high] = at.found().layers(first);
         // The last layer comes first here too.
         let mut high = 0.0;
         if self.hidden.is_some() {
             dpre.fill(0.0);
             let (y, z, dy, dz, q) = (record.h, record.u_o, &mut *dh, &mut *du_o, query(record.read_h));
-            let (dx, w, old) = (&mut dx_high[..all - first], w_high, old_high);
-            high = softmax::KlWriteBackward { a, scale, dx, w, old, q, dout: dread, dq: dpre, y, z, dy, dz }.run();
+            let (found, dx, danchor, w) = (found_high, &mut dx_high[..all - first], danchor_high, w_high);
+            let (dout, dq) = (&*dread, &mut *dpre);
+            high = softmax::KlWriteBackward { found, scale, dx, danchor, w, q, dout, dq, y, z, dy, dz }.run();
             dpre.iter_mut().zip(record.read_slope).for_each(|(dpre, slope)| *dpre *= slope);
         }
         let (dout, z, dz) = match self.hidden {
@@ -347,7 +369,8 @@ impl DeepCell {
             None => (&*dread, record.u_o, du_o),
         };
         let q = query(token.q);
-        high + softmax::KlWriteBackward { a, scale, dx, w, old, q, dout, dq, y: token.k, z, dy: key, dz }.run()
+        let (y, dy) = (token.k, key);
+        high + softmax::KlWriteBackward { found, scale, dx, danchor, w, q, dout, dq, y, z, dy, dz }.run()
     }
 }
 

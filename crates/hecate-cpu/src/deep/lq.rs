@@ -10,7 +10,10 @@
 //! The pullback adds a multiple of `|X|^(q−2) X` to every element. Its factor is `⟨W, dW⟩`, a product of vectors that
 //! the forward left.
 
-use super::retention;
+use super::{
+    found::{Found, add_given, load_found},
+    retention,
+};
 use crate::{
     primitives::exp::power_vector,
     simd::{Panel, dispatch, load_part, panels, store_part},
@@ -97,18 +100,16 @@ impl LqMap {
     }
 }
 
-/// `X = a X₀ + step xᵀ y`, its `B`, and the read `out = query B`, in one pass.
+/// `X = X₀ + step xᵀ y` of what was found, its `B`, and the read `out = query B`, in one pass.
 pub(super) struct LqWrite<'a> {
     pub(super) map: LqMap,
-    /// Retention.
-    pub(super) a: f32,
+    /// `X₀ [K,V]`.
+    pub(super) found: Found<'a>,
     /// Minus the step size.
     pub(super) step: f32,
     /// `[K]` and `[V]`.
     pub(super) x: &'a [f32],
     pub(super) y: &'a [f32],
-    /// `X₀ [K,V]`.
-    pub(super) old: &'a [f32],
     /// `X [K,V]`, set.
     pub(super) new: &'a mut [f32],
     /// `B [K,V]`, set.
@@ -155,17 +156,18 @@ struct WritePanels<'b, 'a, P> {
 impl<S: Simd, const Q: u32> Panel<S> for WritePanels<'_, '_, Powers<S, Q>> {
     #[inline(always)]
     fn panel<const N: usize>(&mut self, simd: S, column: usize) {
-        let LqWrite { a, step, x, y, old, new, weights, query, out, .. } = &mut *self.call;
-        let (width, a, y) = (y.len(), simd.splat_f32s(*a), load_part::<S, N>(simd, &y[column..]));
+        let LqWrite { found, step, x, y, new, weights, query, out, .. } = &mut *self.call;
+        let (width, a, y) = (y.len(), simd.splat_f32s(found.a), load_part::<S, N>(simd, &y[column..]));
         let [mut read, mut norms] = [[simd.splat_f32s(0.0); N]; 2];
-        let rows = new.chunks_exact_mut(width).zip(weights.chunks_exact_mut(width)).zip(old.chunks_exact(width));
+        let [olds, mut anchors] = found.rows(width);
+        let rows = new.chunks_exact_mut(width).zip(weights.chunks_exact_mut(width)).zip(olds);
         for (((new, weights), old), (x, query)) in rows.zip(x.iter().zip(*query)) {
             let (x, query) = (simd.splat_f32s(*step * x), simd.splat_f32s(*query));
-            let mut next = load_part::<S, N>(simd, &old[column..]);
+            let [mut next, anchor] = load_found::<S, N>(simd, old, anchors.next(), column);
             let mut made = next;
             // The new state, its power, and what both give, while they are in registers.
             for n in 0..N {
-                next[n] = simd.mul_add_e_f32s(x, y[n], simd.mul_f32s(a, next[n]));
+                next[n] = simd.mul_add_e_f32s(x, y[n], simd.mul_add_e_f32s(a, next[n], anchor[n]));
                 let [own, power] = self.power.of(next[n]);
                 made[n] = simd.mul_f32s(own, next[n]);
                 read[n] = simd.mul_add_e_f32s(query, made[n], read[n]);
@@ -184,16 +186,8 @@ impl<S: Simd, const Q: u32> Panel<S> for WritePanels<'_, '_, Powers<S, Q>> {
     }
 }
 
-/// The way back of [`LqWrite`] with `step = 1`, and of its token's read.
-pub(super) struct LqWriteBackward<'a> {
-    pub(super) map: LqMap,
-    pub(super) a: f32,
-    /// Minus the step size: states after the write are made again from those before it.
-    pub(super) step: f32,
-    /// `[K,V]`: gradient of the new state, becomes that of the old one.
-    pub(super) d: &'a mut [f32],
-    /// `X₀`.
-    pub(super) old: &'a [f32],
+/// A token's read on the way back of its write.
+pub(super) struct LqReadBackward<'a> {
     /// Whether the token read before its write.
     pub(super) before: bool,
     /// `ν` where the token read.
@@ -206,6 +200,20 @@ pub(super) struct LqWriteBackward<'a> {
     pub(super) dout: &'a [f32],
     /// Added to: the gradient of the query.
     pub(super) dquery: &'a mut [f32],
+}
+
+/// The way back of [`LqWrite`] with `step = 1`, and of its token's read.
+pub(super) struct LqWriteBackward<'a> {
+    pub(super) map: LqMap,
+    /// `X₀`.
+    pub(super) found: Found<'a>,
+    /// Minus the step size: states after the write are made again from those before it.
+    pub(super) step: f32,
+    /// `[K,V]`: gradient of the new state, becomes that of the old one.
+    pub(super) d: &'a mut [f32],
+    /// Added to: the gradient of the anchor, as long as that.
+    pub(super) danchor: &'a mut [f32],
+    pub(super) read: LqReadBackward<'a>,
     /// `[K]` and `[V]`.
     pub(super) x: &'a [f32],
     pub(super) y: &'a [f32],
@@ -230,7 +238,7 @@ impl WithSimd for LqWriteBackward<'_> {
     fn with_simd<S: Simd>(mut self, simd: S) -> f32 {
         // The sum for `a` stays a vector until the last panel.
         let (columns, mut da, call) = (self.y.len(), simd.splat_f32s(0.0), &mut self);
-        let at = call.map.at(call.norm, call.along);
+        let at = call.map.at(call.read.norm, call.read.along);
         by_power!(simd, call.map, |power| panels(simd, columns, BackwardPanels { call, power, at, da: &mut da }));
         simd.reduce_sum_f32s(da)
     }
@@ -247,23 +255,29 @@ struct BackwardPanels<'b, 'a, S: Simd, P> {
 impl<S: Simd, const Q: u32> Panel<S> for BackwardPanels<'_, '_, S, Powers<S, Q>> {
     #[inline(always)]
     fn panel<const N: usize>(&mut self, simd: S, column: usize) {
-        let LqWriteBackward { a, step, d, old, before, query, dout, dquery, x, y, dx, dy, .. } = &mut *self.call;
+        let LqWriteBackward { found, step, d, danchor, read, x, y, dx, dy, .. } = &mut *self.call;
+        let LqReadBackward { before, query, dout, dquery, .. } = read;
         let AtState { factor, slopes: [own, through], shared } = self.at;
-        let [a, factor, own, through, shared] = [*a, factor, own, through, shared].map(|x| simd.splat_f32s(x));
+        let [factor, own, through, shared] = [factor, own, through, shared].map(|x| simd.splat_f32s(x));
+        let [a, lost] = [found.a, 1.0 - found.a].map(|x| simd.splat_f32s(x));
         let (width, y) = (y.len(), load_part::<S, N>(simd, &y[column..]));
         let dout = load_part::<S, N>(simd, &dout[column..]);
         let (mut da, mut sums) = (*self.da, [simd.splat_f32s(0.0); N]);
-        let rows = d.chunks_exact_mut(width).zip(old.chunks_exact(width));
+        let ([olds, mut anchors], mut danchors) = (found.rows(width), danchor.chunks_exact_mut(width));
+        let rows = d.chunks_exact_mut(width).zip(olds);
         let keys = x.iter().zip(dx.iter_mut()).zip(query.iter().zip(dquery.iter_mut()));
         for ((d, old), ((x, dx), (query, dquery))) in rows.zip(keys) {
-            let (mut dnew, old) = (load_part::<S, N>(simd, &d[column..]), load_part::<S, N>(simd, &old[column..]));
+            let mut dnew = load_part::<S, N>(simd, &d[column..]);
+            let [lag, anchor] = load_found::<S, N>(simd, old, anchors.next(), column);
+            let mut given = anchor;
             let [step, x, query] = [*step * x, *x, *query].map(|x| simd.splat_f32s(x));
             // Two sums along the row: for the query, and for `x`.
             let [mut read, mut write] = [simd.splat_f32s(0.0); 2];
             for n in 0..N {
                 // The state that was read, and what the read leaves for it.
-                let new = simd.mul_add_e_f32s(step, y[n], simd.mul_f32s(a, old[n]));
-                let seen = if *before { old[n] } else { new };
+                let new = simd.mul_add_e_f32s(step, y[n], simd.mul_add_e_f32s(a, lag[n], anchor[n]));
+                // No token with an anchor reads before its write.
+                let seen = if *before { lag[n] } else { new };
                 let [weight, power] = self.power.of(seen);
                 read = simd.mul_add_e_f32s(simd.mul_f32s(weight, seen), dout[n], read);
                 let slope = simd.mul_add_e_f32s(through, power, own);
@@ -271,9 +285,10 @@ impl<S: Simd, const Q: u32> Panel<S> for BackwardPanels<'_, '_, S, Powers<S, Q>>
                 let pulled = simd.mul_add_e_f32s(slope, simd.mul_f32s(query, dout[n]), all);
                 let after = if *before { dnew[n] } else { simd.add_f32s(dnew[n], pulled) };
                 // Then the write.
-                da = simd.mul_add_e_f32s(after, old[n], da);
+                da = simd.mul_add_e_f32s(after, lag[n], da);
                 write = simd.mul_add_e_f32s(after, y[n], write);
                 sums[n] = simd.mul_add_e_f32s(x, after, sums[n]);
+                given[n] = simd.mul_f32s(lost, after);
                 dnew[n] = simd.mul_f32s(a, after);
                 // What a read before the write leaves is of the old state itself.
                 if *before {
@@ -281,6 +296,7 @@ impl<S: Simd, const Q: u32> Panel<S> for BackwardPanels<'_, '_, S, Powers<S, Q>>
                 }
             }
             store_part(simd, &mut d[column..], dnew);
+            add_given(simd, danchors.next(), column, given);
             *dx += simd.reduce_sum_f32s(write);
             *dquery += simd.reduce_sum_f32s(simd.mul_f32s(factor, read));
         }

@@ -3,33 +3,41 @@
 //! `u` and `δ` of a chunk's tokens come from the weights at the group's start, so they are products, and so is their way back.
 //! The weights at the start are made once for a chunk, and their gradient is pulled back once.
 //! A map of every token's state has no such form: writes and reads go token by token between the products.
+//! What a token finds of a state that goes back to an anchor is made in the pass of its write, and again on the way back.
 
 use super::{
-    DeepCell, Scratch,
+    DeepCell, Gates, Scratch,
     backward::TokenBackward,
+    found::Found,
     inner_grads::{InnerGrads, WrittenGrads, scale_rows},
     retention::{self, MappedWeights},
     softmax::KlWrite,
+    write::Advance,
 };
 use crate::{
     product::{Mat, MatMut, product},
-    recurrent::{Cell as _, GroupBackward, GroupForward, StateGrads, Token, TokenGrads, TokenRows, TokenStates},
+    recurrent::{
+        Cell as _, GroupAnchor, GroupBackward, GroupForward, StateGrads, Token, TokenGrads, TokenRows, TokenStates,
+    },
+    rows::axpy,
     simd::wide,
 };
 use hecate_core::rules::Retention;
 
-/// A token's step from state to state.
-///
-/// Its inner gradient comes from outside: it is a row of the chunk's.
-struct Advance<'a> {
-    token: Token<'a>,
-    /// The state before the token.
+/// A chunk's tokens, and what all of them share.
+struct ChunkTokens<'a> {
+    rows: TokenRows<'a>,
+    /// Their inner gradients, which come from outside of a token's step.
+    inner: InnerGrads,
+    /// Empty where memories go back to zero.
+    anchor: &'a [f32],
+}
+
+/// States around a token, and what it leaves: parts of [`Advance`].
+struct TokenStep<'a> {
     old: &'a [f32],
-    /// Set: the state after it.
     new: &'a mut [f32],
-    /// Set, but for what only the way back of an inner gradient reads.
     record: &'a mut [f32],
-    /// Set: what the query reads, `[V]`.
     out: &'a mut [f32],
 }
 
@@ -52,9 +60,21 @@ impl DeepCell {
         }
     }
 
-    /// One token forward, whose inner gradient is row `t` of `inner`.
-    fn advance_with(&self, inner: &InnerGrads, t: usize, step: Advance<'_>, scratch: &mut Scratch) {
-        let Advance { token, old, new, record, out } = step;
+    /// Arguments of a chunk, and inner gradients at `point`.
+    fn chunk_tokens<'a>(&self, rows: TokenRows<'a>, point: &[f32], anchor: Option<GroupAnchor<'a>>) -> ChunkTokens<'a> {
+        let inner = self.inner_grads(rows, point, anchor);
+        ChunkTokens { rows, inner, anchor: anchor.map_or(&[], |GroupAnchor { anchor, .. }| anchor) }
+    }
+
+    /// Gates of token `t`. The chunk's retention stands for the gate's, which is 1 where there is an anchor.
+    fn gates_of(&self, chunk: &ChunkTokens<'_>, t: usize) -> Gates {
+        Gates { a: chunk.inner.a[t], ..self.gates(self.token_of(chunk.rows, t).gates) }
+    }
+
+    /// Token `t` forward.
+    fn advance_with(&self, chunk: &ChunkTokens<'_>, t: usize, step: TokenStep<'_>, scratch: &mut Scratch) {
+        let (TokenStep { old, new, record, out }, ChunkTokens { rows, inner, anchor }) = (step, chunk);
+        let (token, gates) = (self.token_of(*rows, t), self.gates_of(chunk, t));
         let (mut record, d, v) = (self.parts_mut(record), self.d(), self.value);
         // The write needs its factors, and their way back needs them once more.
         record.h.copy_from_slice(&inner.h[t * self.inputs()..][..d]);
@@ -65,19 +85,21 @@ impl DeepCell {
         wide(
             (old, new, &mut record, scratch, out),
             #[inline(always)]
-            |(old, new, record, scratch, out)| self.advance(token, old, new, record, scratch, out),
+            |(old, new, record, scratch, out)| {
+                self.advance(Advance { token, gates, old, anchor, new, record, out }, scratch);
+            },
         );
     }
 
     /// [`GroupedForm::forward`](crate::recurrent::GroupedForm::forward) of mapped weights.
     pub(super) fn mapped_forward(&self, chunk: GroupForward<'_, Scratch>) {
-        let GroupForward { rows, scratch, state, point, out, .. } = chunk;
-        let inner = self.inner_grads(rows, self.to_weights(point, &mut scratch.point, false).layers, None);
+        let GroupForward { rows, scratch, state, point, anchor, out } = chunk;
+        let chunk = self.chunk_tokens(rows, self.to_weights(point, &mut scratch.point, false).layers, anchor);
         let (mut record, mut old, mut new) = (vec![0.0; self.record()], state.to_vec(), vec![0.0; state.len()]);
         // Two states change places from token to token.
         for (t, out) in out.chunks_exact_mut(self.value).enumerate() {
-            let step = Advance { token: self.token_of(rows, t), old: &old, new: &mut new, record: &mut record, out };
-            self.advance_with(&inner, t, step, scratch);
+            let step = TokenStep { old: &old, new: &mut new, record: &mut record, out };
+            self.advance_with(&chunk, t, step, scratch);
             std::mem::swap(&mut old, &mut new);
         }
         state.copy_from_slice(&old);
@@ -87,8 +109,8 @@ impl DeepCell {
     ///
     /// A state decays and is written whatever its weights are. A log-softmax takes one number off a column, and so may come last.
     pub(super) fn mapped_advance(&self, chunk: GroupForward<'_, Scratch>) {
-        let GroupForward { rows, scratch, state, point, .. } = chunk;
-        let mut inner = self.inner_grads(rows, self.to_weights(point, &mut scratch.point, false).layers, None);
+        let GroupForward { rows, scratch, state, point, anchor, .. } = chunk;
+        let mut inner = self.inner_grads(rows, self.to_weights(point, &mut scratch.point, false).layers, anchor);
         let (n, (key, d, v), inputs) = (rows.tokens, (self.key, self.d(), self.value), self.inputs());
         // What the tokens after it leave of each write, and all of them of the state, `[n]`.
         let (mut left, mut whole) = (vec![1.0; n], 1.0);
@@ -104,6 +126,10 @@ impl DeepCell {
         }
         let (h, values) = (Mat::new(&inner.h, n, inputs), Mat::new(high_values, n, v));
         product(MatMut::new(high, inputs, v), whole, 1.0, h.t(), values);
+        // Whatever is forgotten of the state goes to the anchor, and so does what is forgotten of the anchor's part.
+        if let Some(GroupAnchor { anchor, .. }) = anchor {
+            axpy(state, 1.0 - whole, anchor);
+        }
         if let Retention::Kl { scale } = self.spec.retention {
             // Its pass is that of a token that writes and reads nothing.
             let Scratch { point, seen, zeros, hidden, value, tiles, .. } = scratch;
@@ -112,49 +138,49 @@ impl DeepCell {
             for (part, rows, out) in parts.into_iter().filter(|(part, ..)| !part.is_empty()) {
                 let (y, z, q) = (&zeros[..rows], &zeros[..out.len()], &zeros[..rows]);
                 let (old, x, w) = (&point.weights[part.clone()], &mut state[part.clone()], &mut seen.weights[part]);
-                KlWrite { a: 1.0, step: 0.0, y, z, old, x, w, scale, q, out, tiles }.run();
+                let found = Found { a: 1.0, state: old, anchor: &[] };
+                KlWrite { found, step: 0.0, y, z, x, w, scale, q, out, tiles }.run();
             }
         }
     }
 
     /// [`GroupedForm::backward`](crate::recurrent::GroupedForm::backward) of mapped weights.
     pub(super) fn mapped_backward(&self, chunk: GroupBackward<'_, Scratch>) {
-        let GroupBackward { rows, scratch, start, point, dout, adjoint, mut grads, .. } = chunk;
+        let GroupBackward { rows, scratch, start, point, anchor, dout, adjoint, danchor, mut grads } = chunk;
         let StateGrads { state: dstate, point: dpoint } = adjoint;
         let (n, size, width) = (rows.tokens, start.len(), self.record());
         self.to_weights(point, &mut scratch.point, false);
         // The tokens' steps use the other buffer alone, so this one can be taken out meanwhile.
         let mapped = std::mem::take(&mut scratch.point);
-        let inner = self.inner_grads(rows, &mapped.weights, None);
+        let chunk = self.chunk_tokens(rows, &mapped.weights, anchor);
         let (mut states, mut records) = (vec![0.0; (n + 1) * size], vec![0.0; n * width]);
         states[..size].copy_from_slice(start);
         let mut out = vec![0.0; self.value];
         // Forward once more: states around tokens, and what reads and writes leave.
         for (t, record) in records.chunks_exact_mut(width).enumerate() {
             let (old, new) = states[t * size..].split_at_mut(size);
-            let step = Advance { token: self.token_of(rows, t), old, new: &mut new[..size], record, out: &mut out };
-            self.advance_with(&inner, t, step, scratch);
+            let step = TokenStep { old, new: &mut new[..size], record, out: &mut out };
+            self.advance_with(&chunk, t, step, scratch);
         }
         // Back through reads and writes; what was written then goes back for all tokens at once.
         let mut written = WrittenGrads::new(n, self.d(), self.value);
         for t in (0..n).rev() {
-            // States around the token, made above.
             let state = |t: usize| &states[t * size..][..size];
-            let token = self.token_of(rows, t);
             let at = TokenBackward {
-                token,
-                gates: self.gates(token.gates),
+                token: self.token_of(rows, t),
+                gates: self.gates_of(&chunk, t),
                 states: TokenStates { old: state(t), point, new: state(t + 1) },
+                anchor: chunk.anchor,
                 record: self.parts(&records[t * width..][..width]),
                 dout: &dout[t * self.value..][..self.value],
             };
-            self.written_vjp(&at, dstate, scratch, self.grads_of(&mut grads, n, t));
+            self.written_vjp(&at, [dstate, danchor], scratch, self.grads_of(&mut grads, n, t));
             written.set(t, n, &scratch.hidden, &scratch.value);
         }
         // A gradient of weights becomes one of the state at the group's start once for the chunk.
         let mut dweights = vec![0.0; size];
         // Biases of these retentions have no threshold.
-        self.inner_vjp(rows, &inner, &mapped.weights, written, &mut dweights, &mut grads);
+        self.inner_vjp(rows, &chunk.inner, &mapped.weights, written, &mut dweights, &mut grads);
         self.point_vjp(point, &mapped, &dweights, dpoint);
         scratch.point = mapped;
     }
@@ -171,11 +197,17 @@ impl DeepCell {
     }
 
     /// Back through a token's read and write, compiled for the widest vectors.
-    fn written_vjp(&self, at: &TokenBackward<'_>, dstate: &mut [f32], scratch: &mut Scratch, grads: TokenGrads<'_>) {
+    fn written_vjp(
+        &self,
+        at: &TokenBackward<'_>,
+        dstates: [&mut [f32]; 2],
+        scratch: &mut Scratch,
+        grads: TokenGrads<'_>,
+    ) {
         wide(
-            (at, dstate, scratch, grads),
+            (at, dstates, scratch, grads),
             #[inline(always)]
-            |(at, dstate, scratch, mut grads)| self.outer_vjp(at, dstate, scratch, &mut grads),
+            |(at, dstates, scratch, mut grads)| self.outer_vjp(at, dstates, scratch, &mut grads),
         );
     }
 

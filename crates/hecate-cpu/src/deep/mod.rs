@@ -6,7 +6,7 @@
 //!
 //! - [`activation`], [`norm`], [`bias`]: the functions inside, each with the derivatives that the backward needs;
 //! - [`retention`], [`lq`], [`softmax`]: how the state maps to the weights, and the pullback of that map;
-//! - [`write`](self::write), [`backward`], [`inner_backward`]: one token forward and back;
+//! - [`write`](self::write), [`found`], [`backward`], [`inner_backward`]: one token forward and back;
 //! - [`groups`], [`inner_grads`], [`anchored`]: frozen groups of memories that decay as matrix products;
 //! - [`mapped_groups`]: those of other retentions, whose inner gradients are products.
 //!
@@ -20,6 +20,7 @@ pub(crate) mod activation;
 pub(crate) mod anchored;
 mod backward;
 mod bias;
+mod found;
 mod groups;
 mod inner_backward;
 mod inner_grads;
@@ -45,6 +46,7 @@ use hecate_core::{
 };
 use record::Record;
 use retention::{MappedWeights, Weights};
+use write::Advance;
 
 /// A rule of this family at known sizes. `D` is the hidden width, `K` and `V` those of keys and values.
 pub(crate) struct DeepCell {
@@ -326,7 +328,9 @@ impl Cell for DeepCell {
         }
         let weights = self.to_weights(point, &mut scratch.point, scratch.shared);
         self.inner_grad(weights, token, gates.delta, &mut record);
-        self.advance(token, old, new, &mut record, scratch, out);
+        // With an anchor, `old` is what the token finds, and no gate forgets.
+        let step = Advance { token, gates, old, anchor: &[], new, record: &mut record, out };
+        self.advance(step, scratch);
         record.norms.iter_mut().zip(scratch.point.norms).for_each(|(norm, made)| *norm = made);
         scratch.shared = self.shares();
     }
@@ -354,10 +358,8 @@ impl Cell for DeepCell {
     }
 
     fn groups(&self) -> Option<&dyn GroupedForm<Scratch>> {
-        let plain = !self.is_mapped() && !self.spec.looks_ahead() && !self.spec.renorm;
-        // A map of states that go back to an anchor is left to the engine, which finds them token by token.
-        let mapped = self.is_mapped() && !self.anchored;
-        let grouped = self.spec.frozen.is_some() && (plain || mapped);
+        // Columns that are set back and momentum that looks ahead are left to the engine. Maps of states have neither.
+        let grouped = self.spec.frozen.is_some() && !self.spec.looks_ahead() && !self.spec.renorm;
         grouped.then_some(self as &dyn GroupedForm<Scratch>)
     }
 

@@ -4,6 +4,7 @@
 //! A write thus changes a column as a whole: maximum, sum and quotient run down `K`.
 //! The passes here do the write, the softmax and the read together, so that states and weights are fetched once.
 
+use super::found::{Found, add_given, load_found};
 use crate::{
     primitives::exp::{exp_vector, ln},
     simd::{Panel, dispatch, load_part, panels, store_part},
@@ -50,18 +51,16 @@ impl WithSimd for ToWeights<'_> {
 /// Largest and smallest maximum of a column whose powers are taken as they are. Their sums are far from the ends of 32 bits.
 const MODERATE: f32 = 40.0;
 
-/// `x = log-softmax(a x₀ + step yᵀ z)` down each column, `w = c eˣ`, and the read `out = q w`.
+/// `x = log-softmax(x₀ + step yᵀ z)` of what was found, down each column, `w = c eˣ`, and the read `out = q w`.
 pub(super) struct KlWrite<'a> {
-    /// Retention.
-    pub(super) a: f32,
+    /// `x₀ [K,V]`.
+    pub(super) found: Found<'a>,
     /// Minus the step size.
     pub(super) step: f32,
     /// `[K]`.
     pub(super) y: &'a [f32],
     /// `[V]`.
     pub(super) z: &'a [f32],
-    /// `x₀ [K,V]`.
-    pub(super) old: &'a [f32],
     /// `[K,V]`, set.
     pub(super) x: &'a mut [f32],
     /// `[K,V]`, set.
@@ -123,14 +122,22 @@ impl KlWrite<'_> {
     /// A column that was a log-softmax before a small write needs no shift; others get their maximum.
     #[inline(always)]
     fn powers<S: Simd>(&mut self, simd: S, part: &Range<usize>) -> [S::f32s; 2] {
-        let KlWrite { a, step, y, z, old, tiles, .. } = self;
-        let (width, a, [low, high]) = (z.len(), simd.splat_f32s(*a), halves::<S>(tiles, y.len()));
+        let KlWrite { found, step, y, z, tiles, .. } = self;
+        let (width, a, [low, high]) = (z.len(), simd.splat_f32s(found.a), halves::<S>(tiles, y.len()));
         // The block's columns of the update's row side.
         let z = simd.mul_f32s(simd.splat_f32s(*step), simd.partial_load_f32s(&z[part.clone()]));
         // A maximum may lose a NaN. It reaches the sum, and from there the whole column.
         let (mut top, mut sum) = (simd.splat_f32s(f32::NEG_INFINITY), simd.splat_f32s(0.0));
-        for ((tile, power), (old, y)) in low.iter_mut().zip(&mut *high).zip(old.chunks_exact(width).zip(*y)) {
-            let old = simd.mul_f32s(a, load_row(simd, old, part));
+        let [olds, mut anchors] = found.rows(width);
+        for ((tile, power), (old, y)) in low.iter_mut().zip(&mut *high).zip(olds.zip(*y)) {
+            let mut old = load_row(simd, old, part);
+            old = match anchors.next() {
+                None => simd.mul_f32s(a, old),
+                Some(anchor) => {
+                    let anchor = load_row(simd, anchor, part);
+                    simd.mul_add_e_f32s(a, simd.sub_f32s(old, anchor), anchor)
+                }
+            };
             *tile = simd.mul_add_e_f32s(simd.splat_f32s(*y), z, old);
             top = simd.max_f32s(top, *tile);
             *power = exp_vector(simd, *tile);
@@ -188,16 +195,16 @@ fn logarithms<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
 
 /// The way back of [`KlWrite`] with `step = 1`, and of a read `out = q W` after it.
 pub(super) struct KlWriteBackward<'a> {
-    /// Retention.
-    pub(super) a: f32,
+    /// The old state, `[K,V]`.
+    pub(super) found: Found<'a>,
     /// `c`.
     pub(super) scale: f32,
     /// `[K,V]`: gradient of the new state, becomes that of the old one.
     pub(super) dx: &'a mut [f32],
+    /// Added to: the gradient of the anchor, as long as that.
+    pub(super) danchor: &'a mut [f32],
     /// Weights of the new state, `[K,V]`.
     pub(super) w: &'a [f32],
-    /// The old state, `[K,V]`.
-    pub(super) old: &'a [f32],
     /// The query `[K]`; zeros where it read before the write.
     pub(super) q: &'a [f32],
     /// `[V]`.
@@ -240,24 +247,25 @@ struct KlBackwardPanels<'b, 'a, S: Simd> {
 }
 
 impl<S: Simd> KlBackwardPanels<'_, '_, S> {
-    /// Back through the read. Returns column sums of the state's gradient and of the old state.
+    /// Back through the read. Returns column sums of the state's gradient and of the old state less its anchor.
     #[inline(always)]
     fn read_vjp<const N: usize>(&mut self, simd: S, column: usize) -> [[S::f32s; N]; 2] {
-        let KlWriteBackward { dx, w, old, q, dout, dq, .. } = &mut *self.call;
+        let KlWriteBackward { found, dx, w, q, dout, dq, .. } = &mut *self.call;
         let (width, dout) = (dout.len(), load_part::<S, N>(simd, &dout[column..]));
         // Two sums down each column: they must be complete before the second pass.
         let mut sums = [[simd.splat_f32s(0.0); N]; 2];
-        let rows = dx.chunks_exact_mut(width).zip(w.chunks_exact(width)).zip(old.chunks_exact(width));
+        let [olds, mut anchors] = found.rows(width);
+        let rows = dx.chunks_exact_mut(width).zip(w.chunks_exact(width)).zip(olds);
         for (((dx, w), old), (q, dq)) in rows.zip(q.iter().zip(dq.iter_mut())) {
             let (mut own, w) = (load_part::<S, N>(simd, &dx[column..]), load_part::<S, N>(simd, &w[column..]));
-            let old = load_part::<S, N>(simd, &old[column..]);
+            let [lag, _] = load_found::<S, N>(simd, old, anchors.next(), column);
             let (q, mut along) = (simd.splat_f32s(*q), simd.splat_f32s(0.0));
             for n in 0..N {
                 let seen = simd.mul_f32s(w[n], dout[n]);
                 own[n] = simd.mul_add_e_f32s(q, seen, own[n]);
                 along = simd.add_f32s(along, seen);
                 sums[0][n] = simd.add_f32s(sums[0][n], own[n]);
-                sums[1][n] = simd.add_f32s(sums[1][n], old[n]);
+                sums[1][n] = simd.add_f32s(sums[1][n], lag[n]);
             }
             store_part(simd, &mut dx[column..], own);
             *dq += simd.reduce_sum_f32s(along);
@@ -270,8 +278,9 @@ impl<S: Simd> Panel<S> for KlBackwardPanels<'_, '_, S> {
     #[inline(always)]
     fn panel<const N: usize>(&mut self, simd: S, column: usize) {
         let [mut shared, mut mean] = self.read_vjp::<N>(simd, column);
-        let KlWriteBackward { a, scale, dx, w, old, y, z, dy, dz, .. } = &mut *self.call;
-        let (width, a, z) = (z.len(), simd.splat_f32s(*a), load_part::<S, N>(simd, &z[column..]));
+        let KlWriteBackward { found, scale, dx, danchor, w, y, z, dy, dz, .. } = &mut *self.call;
+        let (width, z) = (z.len(), load_part::<S, N>(simd, &z[column..]));
+        let [a, lost] = [found.a, 1.0 - found.a].map(|x| simd.splat_f32s(x));
         // The softmax's gradient takes off the column's sum, weighed by the column itself.
         let (share, count) = (simd.splat_f32s(-scale.recip()), simd.splat_f32s((y.len() as f32).recip()));
         for n in 0..N {
@@ -279,21 +288,24 @@ impl<S: Simd> Panel<S> for KlBackwardPanels<'_, '_, S> {
             mean[n] = simd.mul_f32s(count, mean[n]);
         }
         let (mut da, mut sums) = (*self.da, [simd.splat_f32s(0.0); N]);
-        let rows = dx.chunks_exact_mut(width).zip(w.chunks_exact(width)).zip(old.chunks_exact(width));
+        let ([olds, mut anchors], mut danchors) = (found.rows(width), danchor.chunks_exact_mut(width));
+        let rows = dx.chunks_exact_mut(width).zip(w.chunks_exact(width)).zip(olds);
         for (((dx, w), old), (y, dy)) in rows.zip(y.iter().zip(dy.iter_mut())) {
             let (mut own, w) = (load_part::<S, N>(simd, &dx[column..]), load_part::<S, N>(simd, &w[column..]));
-            let old = load_part::<S, N>(simd, &old[column..]);
+            let [lag, mut given] = load_found::<S, N>(simd, old, anchors.next(), column);
             let (y, mut along) = (simd.splat_f32s(*y), simd.splat_f32s(0.0));
             for n in 0..N {
                 own[n] = simd.mul_add_e_f32s(w[n], shared[n], own[n]);
                 // Columns of the gradient sum to 0. What is common to a column of the old state, nearly all of it, is
                 // taken off first: it would leave its rounding in the sum.
-                da = simd.mul_add_e_f32s(own[n], simd.sub_f32s(old[n], mean[n]), da);
+                da = simd.mul_add_e_f32s(own[n], simd.sub_f32s(lag[n], mean[n]), da);
                 along = simd.mul_add_e_f32s(own[n], z[n], along);
                 sums[n] = simd.mul_add_e_f32s(y, own[n], sums[n]);
+                given[n] = simd.mul_f32s(lost, own[n]);
                 own[n] = simd.mul_f32s(a, own[n]);
             }
             store_part(simd, &mut dx[column..], own);
+            add_given(simd, danchors.next(), column, given);
             *dy += simd.reduce_sum_f32s(along);
         }
         *self.da = da;
@@ -317,7 +329,8 @@ mod tests {
         let (mut x, mut w, mut out) = (vec![0.0; rows * width], vec![0.0; rows * width], vec![0.0; width]);
         let (a, step, scale, mut tiles) = (0.9, -0.5, 3.0, vec![0.0; tiles(rows)]);
         let [x_mut, w_mut, out_mut, tiles] = [&mut x, &mut w, &mut out, &mut tiles].map(|x| &mut x[..]);
-        let call = KlWrite { a, step, y: &y, z: &z, old: &old, x: x_mut, w: w_mut, scale, q: &q, out: out_mut, tiles };
+        let found = Found { a, state: &old, anchor: &[] };
+        let call = KlWrite { found, step, y: &y, z: &z, x: x_mut, w: w_mut, scale, q: &q, out: out_mut, tiles };
         call.run();
         for j in 0..width {
             let written = |i: usize| f64::from(a) * f64::from(old[i * width + j]) + f64::from(step * y[i] * z[j]);

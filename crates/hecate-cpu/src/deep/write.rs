@@ -6,6 +6,7 @@
 use super::{
     DeepCell, Gates, Record, Scratch,
     activation::activate,
+    found::Found,
     lq::{LqMap, LqWrite},
     norm, retention, softmax,
 };
@@ -17,8 +18,26 @@ use crate::{
 };
 use hecate_core::{Read, rules::Retention};
 
+/// A token's step from state to state, once its inner gradient is in the record.
+pub(super) struct Advance<'a, 'r> {
+    pub(super) token: Token<'a>,
+    pub(super) gates: Gates,
+    /// The state before the token.
+    pub(super) old: &'a [f32],
+    /// Where mapped states go as they forget; empty where that is zero, and where the engine finds states itself.
+    pub(super) anchor: &'a [f32],
+    /// Set: the state after the token.
+    pub(super) new: &'a mut [f32],
+    /// Set, but for what only the way back of an inner gradient reads.
+    pub(super) record: &'a mut Record<&'r mut [f32]>,
+    /// Set: what the query reads, `[V]`.
+    pub(super) out: &'a mut [f32],
+}
+
 /// What becomes of a layer's weights, where they are not the state.
 struct LayerWeights<'a> {
+    /// Of the layer; empty where that is zero.
+    anchor: &'a [f32],
     /// As large as the layer.
     weights: &'a mut [f32],
     /// `ν` of L_q.
@@ -28,18 +47,11 @@ struct LayerWeights<'a> {
 }
 
 impl DeepCell {
-    /// The write and the read, once the inner gradient is in the record.
+    /// The write and the read.
     #[inline(always)]
-    pub(super) fn advance(
-        &self,
-        token: Token<'_>,
-        old: &[f32],
-        new: &mut [f32],
-        record: &mut Record<&mut [f32]>,
-        scratch: &mut Scratch,
-        out: &mut [f32],
-    ) {
-        self.write(token, &self.gates(token.gates), old, new, record, scratch, out);
+    pub(super) fn advance(&self, mut step: Advance<'_, '_>, scratch: &mut Scratch) {
+        self.write(&mut step, scratch);
+        let Advance { token, old, new, record, out, .. } = step;
         record.deviations[1] = if !self.reads_on_write() {
             let weights = if self.spec.read == Read::After { new } else { old };
             let weights = self.to_weights(weights, &mut scratch.seen, false);
@@ -62,18 +74,10 @@ impl DeepCell {
 
     /// The state after the write: equations (36), (37).
     /// The token reads on the way, into `out [V]`, where [`Self::reads_on_write`] says so.
-    #[expect(clippy::too_many_arguments, reason = "arguments, states, results")]
     #[inline(always)]
-    fn write(
-        &self,
-        token: Token<'_>,
-        &Gates { a, momentum, theta, .. }: &Gates,
-        old: &[f32],
-        new: &mut [f32],
-        record: &mut Record<&mut [f32]>,
-        scratch: &mut Scratch,
-        out: &mut [f32],
-    ) {
+    fn write(&self, step: &mut Advance<'_, '_>, scratch: &mut Scratch) {
+        let Advance { token, gates: Gates { a, momentum, theta, .. }, old, anchor, new, record, out } = step;
+        let (a, momentum, anchor) = (*a, *momentum, *anchor);
         let ((first, all), before) = (self.sizes(), self.spec.read == Read::Before);
         let reads = self.reads_on_write();
         let ((old, old_s), (new, new_s)) = (old.split_at(all), new.split_at_mut(all));
@@ -85,10 +89,11 @@ impl DeepCell {
         let cut = first.min(seen.weights.len());
         let (weights, weights_high) = seen.weights.split_at_mut(cut);
         let ([norm, norm_high], [factor, factor_high]) = (&mut seen.norms, &mut seen.factors);
-        let made = LayerWeights { weights, norm, factor };
+        let (anchor, anchor_high) = anchor.split_at(first.min(anchor.len()));
+        let made = LayerWeights { anchor, weights, norm, factor };
         // A query of zeros reads nothing: the passes have no branch for it.
         let q = if reads { token.q } else { &zeros[..self.key] };
-        let (step, old) = (-theta, [old, old_s]);
+        let (step, old) = (-*theta, [old, old_s]);
         if self.hidden.is_none() {
             let write = FusedUpdate { a, momentum, step, x: token.k, y: record.u_o, old, m, s, q, before, out };
             self.write_layer(write, made, record.read_output, tiles);
@@ -103,7 +108,8 @@ impl DeepCell {
         let q = if reads { &*record.read_h } else { &zeros[..self.d()] };
         let (old, m, s) = ([old_high, old_s_high], m_high, s_high);
         let write = FusedUpdate { a, momentum, step, x: record.h, y: record.u_o, old, m, s, q, before, out };
-        let made = LayerWeights { weights: weights_high, norm: norm_high, factor: factor_high };
+        let (anchor, weights, norm, factor) = (anchor_high, weights_high, norm_high, factor_high);
+        let made = LayerWeights { anchor, weights, norm, factor };
         self.write_layer(write, made, record.read_output, tiles);
     }
 
@@ -112,16 +118,17 @@ impl DeepCell {
     /// With L_q the weights and their norm are made in the same pass. `output` gets what was read, unless it is empty.
     #[inline(always)]
     fn write_layer(&self, write: FusedUpdate<'_>, made: LayerWeights<'_>, output: &mut [f32], tiles: &mut [f32]) {
-        let LayerWeights { weights, norm, factor } = made;
+        let LayerWeights { anchor, weights, norm, factor } = made;
         match self.spec.retention {
             Retention::Kl { scale } => {
-                let FusedUpdate { a, step, x: y, y: z, old: [old, _], m: x, q, out, .. } = write;
-                softmax::KlWrite { a, step, y, z, old, x, w: weights, scale, q, out, tiles }.run();
+                let FusedUpdate { a, step, x: y, y: z, old: [state, _], m: x, q, out, .. } = write;
+                let found = Found { a, state, anchor };
+                softmax::KlWrite { found, step, y, z, x, w: weights, scale, q, out, tiles }.run();
             }
             Retention::Lq { q, map } if self.reads_on_write() => {
-                let (map, FusedUpdate { a, step, x, y, old: [old, _], m: new, q: query, out, .. }) =
-                    (LqMap { q, map }, write);
-                (*norm, *factor) = match (LqWrite { map, a, step, x, y, old, new, weights, query, out }.run()) {
+                let FusedUpdate { a, step, x, y, old: [state, _], m: new, q: query, out, .. } = write;
+                let (map, found) = (LqMap { q, map }, Found { a, state, anchor });
+                (*norm, *factor) = match (LqWrite { map, found, step, x, y, new, weights, query, out }.run()) {
                     Some(norm) => (norm, map.factor(norm)),
                     // Powers beyond 32 bits: the weights are made of the state by themselves.
                     None => {
