@@ -3,12 +3,11 @@
 //! `cargo bench -p hecate-tests --bench cuda` prints a table; with `-- --requests` each line `RULE DTYPE B T H D PASS`
 //! of the standard input is answered with a line of milliseconds, which is how `peers/compare.py` goes back and forth
 //! between this column and others. `titans_mlp:64:4` is that rule with groups of 64 tokens and a hidden layer four times as
-//! wide as keys; `yaad_matrix:16`, `lattice:16`, `trellis:16` and `atlas:64` are these in such
-//! groups, atlas with 5 steps of Newton-Schulz. `titans_mlp+anchor` goes back to a learned start. `attention:512` sees
-//! a window of 512 tokens, and `decoded:16384` is the attention of T tokens after a cache that fills such a window. `copy_rate`
-//! is a copy of as many bytes as `softmax`, `layer_norm` and `rms_norm` read and write at least. `gated_rms_norm` has its gate before
-//! the norm, and reads and writes half as much again forward, and three fifths more with backward. `add_layer_norm` adds a
-//! residual first, and reads and writes twice as much forward, and three fifths more with backward.
+//! wide as keys; `yaad_matrix:16`, `lattice:16` and `atlas:64` are these in such groups, atlas with 5 steps of
+//! Newton-Schulz. `titans_mlp+anchor` goes back to a learned start. `attention:512` sees a window of 512 tokens, and
+//! `decoded:16384` is the attention of T tokens after a cache that fills such a window. `copy_rate` is a copy of as many bytes as
+//! `softmax`, `layer_norm` and `rms_norm` read and write at least. `gated_rms_norm` has its gate before the norm, and moves half as
+//! much again forward, and three fifths more with backward; `add_layer_norm` twice as much forward, and three fifths more.
 //! Nothing is timed before it was compared, with the equations in 64 bits at small sizes and with the CPU column at the
 //! width that is timed, over 256 tokens (gradients of the first state fade beyond). Between two runs 256 MiB are written, so
 //! that nothing is found in the cache.
@@ -368,16 +367,7 @@ fn whole_cache<B: primitives::Attention>(k: Tensor<B>, v: Tensor<B>) -> Result<C
 /// MLP memories by `RULE:GROUP:EXPANSION`, others by `RULE:GROUP`; none for other names.
 fn frozen(device: &Cuda, request: &Request) -> Option<Result<Work>> {
     let mut words = request.rule.split(':');
-    let (name, group) = (words.next()?, words.next()?.parse().ok()?);
-    match words.next() {
-        Some(expansion) => frozen_mlp(device, request, name, group, expansion.parse().ok()?),
-        None => frozen_matrix(device, request, name, group),
-    }
-}
-
-/// Memories of one matrix, or of slots.
-fn frozen_matrix(device: &Cuda, request: &Request, name: &str, group: u32) -> Option<Result<Work>> {
-    let frozen = Some(group);
+    let (name, frozen) = (words.next()?, Some(words.next()?.parse().ok()?));
     macro_rules! by_name {
         ($($name:literal $rule:expr),*) => {
             match name {
@@ -386,32 +376,26 @@ fn frozen_matrix(device: &Cuda, request: &Request, name: &str, group: u32) -> Op
             }
         };
     }
+    let Some(expansion) = words.next() else {
+        return by_name!(
+            "lattice" Lattice { frozen, ..Lattice::default() },
+            "trellis" Trellis { frozen, ..Trellis::default() },
+            "atlas" Atlas { newton_schulz: 5, frozen, ..Atlas::default() },
+            "yaad_matrix" YaadMatrix { frozen, ..YaadMatrix::default() },
+            "moneta_matrix" MonetaMatrix { frozen, ..MonetaMatrix::default() },
+            "memora_matrix" MemoraMatrix { frozen, ..MemoraMatrix::default() }
+        );
+    };
+    let memory = MlpMemory { expansion: expansion.parse().ok()?, ..MlpMemory::default() };
+    let momentum = MomentumForm::LookAhead;
     by_name!(
-        "lattice" Lattice { frozen, ..Lattice::default() },
-        "trellis" Trellis { frozen, ..Trellis::default() },
-        "atlas" Atlas { newton_schulz: 5, frozen, ..Atlas::default() },
-        "yaad_matrix" YaadMatrix { frozen, ..YaadMatrix::default() },
-        "moneta_matrix" MonetaMatrix { frozen, ..MonetaMatrix::default() },
-        "memora_matrix" MemoraMatrix { frozen, ..MemoraMatrix::default() }
+        "titans_mlp" TitansMlp { memory, frozen, ..TitansMlp::default() },
+        "titans_mlp_ahead" TitansMlp { memory, frozen, momentum, ..TitansMlp::default() },
+        "moneta" Moneta { memory, frozen, ..Moneta::default() },
+        "yaad" Yaad { memory, frozen, ..Yaad::default() },
+        "yaad_momentum" YaadMomentum { memory, frozen, ..YaadMomentum::default() },
+        "memora" Memora { memory, frozen, ..Memora::default() }
     )
-}
-
-/// MLPs, as many times as wide as keys.
-fn frozen_mlp(device: &Cuda, request: &Request, name: &str, group: u32, expansion: u32) -> Option<Result<Work>> {
-    let (frozen, memory) = (Some(group), MlpMemory { expansion, ..MlpMemory::default() });
-    macro_rules! by_name {
-        ($($name:literal $rule:ident),*) => {
-            match name {
-                $($name => Some(prepare_frozen(device, $rule { memory, frozen, ..$rule::default() }, request)),)*
-                "titans_mlp_ahead" => {
-                    let momentum = MomentumForm::LookAhead;
-                    Some(prepare_frozen(device, TitansMlp { memory, frozen, momentum, ..TitansMlp::default() }, request))
-                }
-                _ => None,
-            }
-        };
-    }
-    by_name!("titans_mlp" TitansMlp, "moneta" Moneta, "yaad" Yaad, "yaad_momentum" YaadMomentum, "memora" Memora)
 }
 
 /// Every rule by its name, the delta rule in both its forms.

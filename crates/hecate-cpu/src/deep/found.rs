@@ -1,4 +1,7 @@
 //! What a token finds of the state before it, as passes over a matrix load it.
+//!
+//! Passes multiply `X − B` by `a` and add `B`, so that a state at its anchor stays there whatever `a` is. On the way back
+//! `X − B` is what the gradient of `a` meets, and `1 − a` of the state's gradient goes to the anchor.
 
 use crate::simd::{load_part, store_part};
 use pulp::Simd;
@@ -20,6 +23,7 @@ impl<'a> Found<'a> {
     #[inline(always)]
     pub(super) fn layers(self, first: usize) -> [Self; 2] {
         let (state, state_high) = self.state.split_at(first);
+        // An empty anchor stays empty in both.
         let (anchor, anchor_high) = self.anchor.split_at(first.min(self.anchor.len()));
         [Self { state, anchor, ..self }, Self { state: state_high, anchor: anchor_high, ..self }]
     }
@@ -40,6 +44,7 @@ pub(super) fn load_found<S: Simd, const N: usize>(
     column: usize,
 ) -> [[S::f32s; N]; 2] {
     let mut lag = load_part::<S, N>(simd, &state[column..]);
+    // Without an anchor nothing is taken off, and zero is added.
     let Some(anchor) = anchor else { return [lag, [simd.splat_f32s(0.0); N]] };
     let anchor = load_part::<S, N>(simd, &anchor[column..]);
     (0..N).for_each(|n| lag[n] = simd.sub_f32s(lag[n], anchor[n]));
@@ -49,6 +54,7 @@ pub(super) fn load_found<S: Simd, const N: usize>(
 /// Adds a row's part to the gradient of `B`, where there is one.
 #[inline(always)]
 pub(super) fn add_given<S: Simd, const N: usize>(simd: S, row: Option<&mut [f32]>, column: usize, given: [S::f32s; N]) {
+    // A memory that goes back to zero has no such row.
     let Some(row) = row else { return };
     let mut all = load_part::<S, N>(simd, &row[column..]);
     (0..N).for_each(|n| all[n] = simd.add_f32s(all[n], given[n]));

@@ -259,6 +259,7 @@ impl<S: Simd, const Q: u32> Panel<S> for BackwardPanels<'_, '_, S, Powers<S, Q>>
         let LqReadBackward { before, query, dout, dquery, .. } = read;
         let AtState { factor, slopes: [own, through], shared } = self.at;
         let [factor, own, through, shared] = [factor, own, through, shared].map(|x| simd.splat_f32s(x));
+        // What is kept of a state's distance from its anchor, and what the anchor gets.
         let [a, lost] = [found.a, 1.0 - found.a].map(|x| simd.splat_f32s(x));
         let (width, y) = (y.len(), load_part::<S, N>(simd, &y[column..]));
         let dout = load_part::<S, N>(simd, &dout[column..]);

@@ -26,6 +26,7 @@ use hecate_core::rules::Retention;
 
 /// A chunk's tokens, and what all of them share.
 struct ChunkTokens<'a> {
+    /// Queries, keys, values and gates.
     rows: TokenRows<'a>,
     /// Their inner gradients, which come from outside of a token's step.
     inner: InnerGrads,
@@ -138,6 +139,7 @@ impl DeepCell {
             for (part, rows, out) in parts.into_iter().filter(|(part, ..)| !part.is_empty()) {
                 let (y, z, q) = (&zeros[..rows], &zeros[..out.len()], &zeros[..rows]);
                 let (old, x, w) = (&point.weights[part.clone()], &mut state[part.clone()], &mut seen.weights[part]);
+                // Forgetting and writes are in `old` already.
                 let found = Found { a: 1.0, state: old, anchor: &[] };
                 KlWrite { found, step: 0.0, y, z, x, w, scale, q, out, tiles }.run();
             }

@@ -131,6 +131,7 @@ impl KlWrite<'_> {
         let [olds, mut anchors] = found.rows(width);
         for ((tile, power), (old, y)) in low.iter_mut().zip(&mut *high).zip(olds.zip(*y)) {
             let mut old = load_row(simd, old, part);
+            // Rows of the anchor run beside those of the state, where there is one.
             old = match anchors.next() {
                 None => simd.mul_f32s(a, old),
                 Some(anchor) => {
@@ -280,6 +281,7 @@ impl<S: Simd> Panel<S> for KlBackwardPanels<'_, '_, S> {
         let [mut shared, mut mean] = self.read_vjp::<N>(simd, column);
         let KlWriteBackward { found, scale, dx, danchor, w, y, z, dy, dz, .. } = &mut *self.call;
         let (width, z) = (z.len(), load_part::<S, N>(simd, &z[column..]));
+        // What is kept of a state's distance from its anchor, and what the anchor gets.
         let [a, lost] = [found.a, 1.0 - found.a].map(|x| simd.splat_f32s(x));
         // The softmax's gradient takes off the column's sum, weighed by the column itself.
         let (share, count) = (simd.splat_f32s(-scale.recip()), simd.splat_f32s((y.len() as f32).recip()));
