@@ -59,6 +59,9 @@ mod gpu;
 #[path = "wgpu/frozen.rs"]
 mod frozen;
 
+#[path = "wgpu/images.rs"]
+mod images;
+
 #[path = "wgpu/linear.rs"]
 mod linear;
 

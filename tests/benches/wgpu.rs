@@ -158,7 +158,14 @@ fn groups(device: &Wgpu, parts: &[String]) {
             row(parts, format!("titans_mlp frozen {group} {sizes:?}"), || rule_row(device, DType::F32, rule, sizes));
             let rule = Yaad { memory, frozen: Some(group), ..Yaad::default() };
             row(parts, format!("yaad frozen {group} {sizes:?}"), || rule_row(device, DType::F32, rule, sizes));
+            let rule = Moneta { memory, frozen: Some(group), ..Moneta::default() };
+            row(parts, format!("moneta frozen {group} {sizes:?}"), || rule_row(device, DType::F32, rule, sizes));
+            let rule = Memora { memory, frozen: Some(group), ..Memora::default() };
+            row(parts, format!("memora frozen {group} {sizes:?}"), || rule_row(device, DType::F32, rule, sizes));
         }
+        let rule = YaadMatrix { frozen: Some(group), ..YaadMatrix::default() };
+        let sizes = [4, 2048, 16, 64];
+        row(parts, format!("yaad_matrix frozen {group} {sizes:?}"), || rule_row(device, DType::F32, rule, sizes));
     }
 }
 

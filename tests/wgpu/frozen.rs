@@ -1,10 +1,10 @@
-//! MLP memories in frozen groups, which go by products of whole groups.
+//! Deep memories in frozen groups, which go by products of whole groups.
 
 use super::{Sizes, gpu::agree};
 use hecate_conformance::{Array, Case};
 use hecate_core::{
     Read,
-    rules::{Activation, Huber, MlpMemory, MomentumForm, TitansMlp, Yaad, YaadMomentum},
+    rules::{Activation, Huber, MlpMemory, MomentumForm, TitansMlp, Yaad, YaadMatrix, YaadMomentum},
 };
 
 const PLAIN: MlpMemory = MlpMemory { expansion: 2, activation: Activation::Gelu, residual: true, norm: false };
@@ -27,6 +27,21 @@ fn groups_of_any_size() {
     agree(&Case::new(yaad(21), Sizes::new(2, 70, 1, 35, 33), 8));
     agree(&Case::packed(titans(16), &[40, 1, 64, 17], 2, 9, 6, 9));
     agree(&Case::packed(yaad(64), &[70, 3, 128], 1, 6, 9, 10));
+}
+
+/// Matrices go as the second layer alone.
+#[test]
+fn matrices() {
+    let rule = |group| YaadMatrix { frozen: Some(group), ..YaadMatrix::default() };
+    let case = |group, sizes| Case::new(rule(group), sizes, 41);
+    for group in [8, 20, 64] {
+        agree(&case(group, Sizes::new(1, 83, 2, 9, 37)));
+    }
+    let sizes = Sizes::new(1, 40, 2, 12, 12);
+    agree(&case(16, sizes).anchored(5).expect("an anchor"));
+    agree(&Case::new(YaadMatrix { read: Read::Before, clip: Some(2.0), ..rule(16) }, sizes, 42));
+    agree(&Case::new(YaadMatrix { bias: Huber::Norm, ..rule(10) }, sizes, 43));
+    agree(&Case::packed(rule(16), &[40, 1, 64, 17], 2, 9, 6, 44));
 }
 
 /// Every option that these kernels have.

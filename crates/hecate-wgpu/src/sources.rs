@@ -8,6 +8,8 @@ use crate::{deep, launch::Kernel, linear, memory, packing, primitives, rules};
 pub(crate) const ALL: &[&[Kernel<'static>]] = &[
     deep::groups::HUBER,
     deep::groups::L2,
+    deep::groups::LP,
+    deep::groups::mapped::KERNELS,
     deep::groups::PRODUCTS,
     deep::HUBER,
     deep::HUBER_MOMENTUM,

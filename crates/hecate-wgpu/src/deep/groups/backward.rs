@@ -28,8 +28,8 @@ struct LayerBack {
 impl Pass<'_> {
     /// Interval by interval of `unit` tokens.
     pub(super) fn backward(mut self, longest: usize, unit: usize) -> Result<()> {
-        self.open(self.places.weights)?;
-        self.open(self.places.dweights)?;
+        self.open(self.places.state)?;
+        self.open(self.places.dstate)?;
         let group = self.places.group as usize;
         for interval in (0..longest.div_ceil(unit)).rev() {
             let begin = interval * unit;
@@ -42,13 +42,13 @@ impl Pass<'_> {
                 self.inner_grads()?;
                 self.write()?;
                 if number + 1 < groups {
-                    self.copy(self.places.weights[0].at, self.places.begun(number))?;
+                    self.copy(self.places.state[0].at, self.places.begun(number))?;
                 }
             }
             for number in (0..groups).rev() {
                 // The state before the last group is at hand.
                 if number + 1 < groups && number > 0 {
-                    self.copy(self.places.begun(number), self.places.weights[0].at)?;
+                    self.copy(self.places.begun(number), self.places.state[0].at)?;
                 }
                 if number + 1 < groups && number == 0 {
                     self.recall_at(begin)?;
@@ -57,7 +57,7 @@ impl Pass<'_> {
                 self.group_back()?;
             }
         }
-        self.close(self.places.dweights)
+        self.close(self.places.dstate)
     }
 
     /// The kept state before token `start`.
@@ -72,21 +72,33 @@ impl Pass<'_> {
         if let Some(dout) = self.arrays.dout {
             self.load(dout, p.dout)?;
         }
+        if self.has.sweeps.is_some() {
+            self.sweeps_back()?;
+        } else {
+            self.layers_back()?;
+        }
+        let dk = self.call.dk;
+        self.store(p.dq, self.residual().then_some(p.dout), 0)?;
+        self.store(p.dk, self.residual().then_some(p.du), dk)
+    }
+
+    /// Of a group of a memory that decays.
+    fn layers_back(&self) -> Result<()> {
+        let p = &self.places;
         self.by_rows("clear", 1, Job::default())?;
         // Forward again, as far as gradients need it: outputs are not made.
         self.begin()?;
         self.inner_grads()?;
-        let [low, high] = self.layers();
-        self.read(&low, p.read_pre, Kind::Activate(p.read_h))?;
-        let slope = Some(p.read_pre);
-        self.layer_back(&LayerBack { layer: high, dr: p.dout, dquery: p.dread_h, dkey: p.dh, dz: p.dz1, slope })?;
-        self.layer_back(&LayerBack { layer: low, dr: p.dread_h, dquery: p.dq, dkey: p.dk, dz: p.dback, slope: None })?;
+        self.read_low()?;
+        let (layer, slope) = (self.high(), (!self.matrix()).then_some(p.read_pre));
+        self.layer_back(&LayerBack { layer, dr: p.dout, dquery: p.dread_h, dkey: p.dh, dz: p.dz1, slope })?;
+        if let Some(layer) = self.low() {
+            let (dr, slope) = (p.dread_h, None);
+            self.layer_back(&LayerBack { layer, dr, dquery: p.dq, dkey: p.dk, dz: p.dback, slope })?;
+        }
         // Gates come after all that reads masks has added to them.
         self.by_rows("masks_back", 1, Job::default())?;
         self.inner_grads_back()?;
-        let dk = self.call.dk;
-        self.store(p.dq, self.residual().then_some(p.dout), 0)?;
-        self.store(p.dk, self.residual().then_some(p.du), dk)?;
         self.by_rows("gates_back", p.group, Job::default())
     }
 
@@ -114,7 +126,7 @@ impl Pass<'_> {
         let p = &self.places;
         let (has, Layer { number, query, key, z }) = (self.has, back.layer);
         let of = |matrices: Matrices| matrices[number];
-        let [x, s, anchor, dx, ds] = [p.weights, p.momentum, p.anchor, p.dweights, p.dmomentum].map(of);
+        let [x, s, anchor, dx, ds] = [p.state, p.momentum, p.anchor, p.dstate, p.dmomentum].map(of);
         self.multiply(&Product::new(p.square, [Term::new(query, key.t())]))?;
         self.multiply(&Product::new(p.dsquare, [Term::new(back.dr, z.t())]).kind(Kind::MaskBack(p.square)))?;
         // What each of the first states gives to its share; then all of it to queries.
@@ -148,7 +160,7 @@ impl Pass<'_> {
         let p = &self.places;
         let (has, Layer { number, query, .. }) = (self.has, back.layer);
         let of = |matrices: Matrices| matrices[number];
-        let [x, dx, ds, danchor] = [p.weights, p.dweights, p.dmomentum, p.danchor].map(of);
+        let [x, dx, ds, danchor] = [p.state, p.dstate, p.dmomentum, p.danchor].map(of);
         let sums = Job { origin: x.at, to: p.sums_of(number), width: x.columns, plus: 0 };
         self.by_rows("state_sums", x.rows, sums)?;
         let read = |by| [Term::new(query.t(), back.dr).by_depth(by)];
@@ -165,25 +177,36 @@ impl Pass<'_> {
     }
 
     /// Back through the inner gradients, at the weights that the group starts with.
-    fn inner_grads_back(&self) -> Result<()> {
+    pub(super) fn inner_grads_back(&self) -> Result<()> {
         let p = &self.places;
         let ([low, high], [low_s, high_s]) = (p.weights, p.momentum);
+        let teach_back = || self.by_rows("teach_back", p.group, Job { to: 2 * self.call.dk, ..Job::default() });
+        let to_hidden = Product::new(p.dh, self.at_point(p.du, high.t(), high_s.t())).own(Share::Whole);
+        if self.matrix() {
+            // Nothing comes to u but by what is written.
+            self.multiply(&Product::new(p.du, []))?;
+            teach_back()?;
+            self.point_back(1, &[Term::new(p.h.t(), p.du)])?;
+            return self.multiply(&to_hidden);
+        }
         self.by_rows("hidden_back", p.group, Job::default())?;
         self.multiply(&Product::new(p.du, self.at_point(p.dback, high, high_s)))?;
-        self.by_rows("teach_back", p.group, Job { to: 2 * self.call.dk, ..Job::default() })?;
+        teach_back()?;
         // W₁ of b, then of the output; both got it at the point.
         self.point_back(1, &[Term::new(p.dback.t(), p.u), Term::new(p.h.t(), p.du)])?;
-        let to_hidden = Product::new(p.dh, self.at_point(p.du, high.t(), high_s.t()));
-        self.multiply(&to_hidden.slope(p.pre).own(Share::Whole))?;
+        self.multiply(&to_hidden.slope(p.pre))?;
         self.multiply(&Product::new(p.dk, self.at_point(p.dh, low.t(), low_s.t())).own(Share::Whole))?;
         self.point_back(0, &[Term::new(p.k.t(), p.dh)])
     }
 
-    /// The gradient of a layer's weights at the point; where that is X + S, both get it.
+    /// The gradient of a layer's weights at the point. The state gets it; where the point is X + S, both do.
     fn point_back(&self, number: usize, terms: &[Term]) -> Result<()> {
         let p = &self.places;
-        let to = |out| self.multiply(&Product::new(out, terms.iter().copied()).own(Share::Whole));
-        to(p.dweights[number])?;
-        if self.looks_ahead() { to(p.dmomentum[number]) } else { Ok(()) }
+        let to = |out| Product::new(out, terms.iter().copied());
+        if self.has.sweeps.is_some() {
+            return self.multiply(&to(p.dweights[number]));
+        }
+        self.multiply(&to(p.dweights[number]).own(Share::Whole))?;
+        if self.looks_ahead() { self.multiply(&to(p.dmomentum[number]).own(Share::Whole)) } else { Ok(()) }
     }
 }

@@ -1,6 +1,6 @@
-// Frozen groups of MLP memories that decay: what lies between products (`product.wgsl`), of all memories at once.
+// Frozen groups of deep memories: what lies between products (`product.wgsl`), of all memories at once.
 //
-// All inner gradients of a group are taken at the weights it starts with. Weights X and momentum S are then one linear recurrence
+// All inner gradients of a group are taken at the weights it starts with. Where memories decay, weights X and momentum S are then one linear recurrence
 // of two numbers a token, of the writes Z. What token t reads of the write of token j is a mask c[t,j].
 // Of the first state it reads A[t] X + B[t] S. So a layer reads ρ as A ∘ (ρ X) + B ∘ (ρ S) + (c ∘ ρ κᵀ) z.
 // Here κ are the keys and z the values of the layer. An anchor takes the place of zero: X forgets to it, and
@@ -13,7 +13,7 @@
 struct Places {
     // Kinds of numbers by token (`numbers.wgsl`).
     numbers: u32,
-    // W₀ [K,D], W₁ [D,V], and as many again of momentum; anchors of both matrices.
+    // W₀ [K,D], W₁ [D,V], or one matrix [K,V], and as many again of momentum; anchors of all matrices.
     state: u32,
     anchor: u32,
     // [G,K] twice; values, then errors, and what is taught [G,V].
@@ -47,9 +47,47 @@ struct Places {
     unused_1: u32,
 }
 
+// Where one layer's panels are, of memories whose weights are an image of the state (`mapped.wgsl`); `mapped.rs` has its twin.
+struct LayerPlaces {
+    // Of its matrices.
+    rows: u32,
+    wide: u32,
+    // Keys and queries [G,rows], what is written and what is read [G,wide].
+    key: u32,
+    query: u32,
+    value: u32,
+    out: u32,
+    // [rows,wide]: X, weights at the group's start, gradients of these and of X, the anchor and its gradient.
+    state: u32,
+    weights: u32,
+    dweights: u32,
+    dstate: u32,
+    anchor: u32,
+    danchor: u32,
+    // Gradients of what is read, of queries, keys and what is written.
+    dout: u32,
+    dquery: u32,
+    dkey: u32,
+    dvalue: u32,
+    // Logarithms of columns' sums [G + 1,wide]; sums of powers [8 blocks,G].
+    logs: u32,
+    norms: u32,
+    // States before chunks, and those of one chunk, as invocations have them.
+    starts: u32,
+    trail: u32,
+    // Gradients of queries and keys by workgroup [blocks,G,2,rows], and of a [8 blocks,G].
+    parts: u32,
+    da: u32,
+    // Four lists by slabs of rows.
+    by_slab: u32,
+    // Workgroups of a sweep.
+    blocks: u32,
+}
+
 struct Plan {
     call: RecurrentCall,
     places: Places,
+    layers: array<LayerPlaces, 2>,
 }
 
 // The launch hands this over; `mod.rs` has its twin.
@@ -150,8 +188,13 @@ fn together(own: vec4<f32>) -> vec4<f32> {
     return sum;
 }
 
+// A matrix is one slot, the layers of an MLP are two; momentum has as many.
 fn has_momentum() -> bool {
-    return plan.call.state_slots == 4u;
+    return plan.call.state_slots == select(4u, 2u, args.cell.hidden == 0u);
+}
+// Elements of weights in a state.
+fn all_weights() -> u32 {
+    return select(plan.call.state, plan.call.state / 2u, has_momentum());
 }
 fn looks_ahead() -> bool {
     return plan.call.ahead != 0u;

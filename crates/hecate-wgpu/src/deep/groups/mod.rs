@@ -1,13 +1,16 @@
-//! Frozen groups of MLP memories that decay, as products of all memories at once.
+//! Frozen groups of deep memories, as products of all memories at once.
 //!
-//! All inner gradients of a group are taken at the weights it starts with: they are products of the group's rows with these. What
-//! a token reads of the writes before it is a mask (`groups.wgsl`). So a group takes about fifteen dispatches forward and sixty
-//! back. Each has a workgroup for every tile of every memory; tokens one by one take a workgroup a memory.
+//! All inner gradients of a group are taken at the weights it starts with: they are products of the group's rows with these. Where
+//! memories decay, what a token reads of the writes before it is a mask (`groups.wgsl`). So a group takes about fifteen dispatches
+//! forward and sixty back. Each has a workgroup for every tile of every memory; tokens one by one take a workgroup a memory.
+//! A matrix is the second layer alone, with keys and queries in place of the hidden layer.
+//!
+//! Where weights are an image of the state, tokens go one after another for what they read, column by column (`mapped.rs`).
 //!
 //! # What goes token by token
 //!
-//! Groups of less than 8 tokens or more than 64, and sequences shorter than that. Other retentions than decay, a norm inside the
-//! memory, columns set back to their lengths. Matrices, and memories that one buffer does not hold. Both ways keep the same states.
+//! Groups of less than 8 tokens or more than 64, and sequences shorter than that. A norm inside the memory, columns set back to
+//! their lengths, images of more than 1,024 rows, and memories that one buffer does not hold. Both ways keep the same states.
 //!
 //! # Memory
 //!
@@ -15,6 +18,7 @@
 //! in turns.
 
 mod backward;
+pub(crate) mod mapped;
 mod pass;
 mod places;
 mod product;
@@ -29,6 +33,7 @@ use hecate_core::{
     families::{DeepOptions, DeepSpec},
     rules::Retention,
 };
+use mapped::Sweeps;
 use pass::Pass;
 use places::{Has, Places, Plan};
 
@@ -63,6 +68,27 @@ static GROUPS: WgslSource = WgslSource {
     ],
 };
 
+/// The same where weights are an image of the state.
+static IMAGES: WgslSource = WgslSource {
+    name: "groups_images",
+    parts: &[
+        crate::launch::PRELUDE,
+        FUNCTIONS,
+        SILU,
+        include_str!("../activation.wgsl"),
+        include_str!("../cell.wgsl"),
+        include_str!("../retention.wgsl"),
+        include_str!("../../recurrent/call.wgsl"),
+        include_str!("numbers.wgsl"),
+        include_str!("groups.wgsl"),
+        include_str!("mapped/mapped.wgsl"),
+        include_str!("mapped/images.wgsl"),
+        include_str!("mapped/reads.wgsl"),
+        include_str!("mapped/sweep.wgsl"),
+        include_str!("mapped/sweep_back.wgsl"),
+    ],
+};
+
 /// Tokens of a group and of a sequence from which on products pay, and tokens of a group at most.
 const LEAST_TOKENS: usize = 8;
 const MOST_TOKENS: usize = 64;
@@ -73,7 +99,7 @@ pub(crate) struct Groups {
     /// `BIAS`.
     bias: u32,
     momentum: bool,
-    /// `D`.
+    /// `D`, 0 for a matrix.
     hidden: usize,
     /// `G`.
     group: usize,
@@ -84,18 +110,20 @@ pub(crate) struct Groups {
 impl Groups {
     /// Where a call suits them.
     pub(crate) fn new(device: &Wgpu, spec: DeepSpec, bias: u32, momentum: bool, dims: &Dims) -> Option<Self> {
-        let (group, hidden) = (spec.frozen? as usize, spec.structure.hidden(dims.key)?);
-        let plain = spec.retention == Retention::Decay && !spec.structure.norm() && !spec.renorm;
+        let (group, hidden) = (spec.frozen? as usize, spec.structure.hidden(dims.key).unwrap_or(0));
+        let inner = if hidden == 0 { dims.key } else { hidden };
+        // States that are swept stay in registers.
+        let swept = spec.retention == Retention::Decay || (!momentum && Sweeps::fits(dims.key.max(inner)));
+        let plain = swept && !spec.structure.norm() && !spec.renorm;
         let long = (LEAST_TOKENS..=MOST_TOKENS).contains(&group) && dims.sequences.longest() >= LEAST_TOKENS;
         let options = spec.options(dims);
         // Neither elements of a state nor rows may have more workgroups than a dimension has.
-        let state =
-            dims.key.saturating_add(dims.value).saturating_mul(hidden).saturating_mul(1 + usize::from(momentum));
+        let state = spec.weights(dims).saturating_mul(1 + usize::from(momentum));
         let narrow = dims.key.max(dims.value).max(hidden) <= DIMENSION && state <= DIMENSION * pass::THREADS;
         if !(plain && long && narrow) {
             return None;
         }
-        let has = Has { momentum, anchor: dims.anchored, backward: true };
+        let has = Has { momentum, anchor: dims.anchored, backward: true, sweeps: Sweeps::new(spec, dims.anchored) };
         let fits = device.holds(Places::new(dims, hidden, group, has).each);
         fits.then_some(Self { spec, bias, momentum, hidden, group, options })
     }
@@ -124,12 +152,13 @@ impl Groups {
         call: &RecurrentCall,
         arrays: &'a Arrays<'a>,
     ) -> Result<impl Iterator<Item = Result<Pass<'a>>>> {
-        let has = Has { momentum: self.momentum, anchor: dims.anchored, backward: arrays.dout.is_some() };
+        let sweeps = Sweeps::new(self.spec, dims.anchored);
+        let has = Has { momentum: self.momentum, anchor: dims.anchored, backward: arrays.dout.is_some(), sweeps };
         let places = Places::new(dims, self.hidden, self.group, has);
         let memories = call.sequence_heads as usize;
         let turn = device.workgroups_of(places.each).min(memories);
         let call = RecurrentCall { workspace: places.each as u32, ..*call };
-        let plan = Plan { call, places: places.named() };
+        let plan = Plan { call, places: places.named(), layers: places.layers };
         let plan = device.table(bytemuck::cast_slice(bytemuck::bytes_of(&plan)))?;
         Ok((0..memories).step_by(turn).map(move |first| {
             let memories = turn.min(memories - first);
@@ -165,7 +194,8 @@ macro_rules! kernels {
     }};
 }
 
-/// Of both errors that go by groups.
+/// Of all errors.
 pub(crate) const L2: &[Kernel<'static>] = &kernels!(0);
+pub(crate) const LP: &[Kernel<'static>] = &kernels!(1);
 pub(crate) const HUBER: &[Kernel<'static>] = &kernels!(2);
 pub(crate) const PRODUCTS: &[Kernel<'static>] = &[Kernel { source: &PRODUCT, entry: "product", constants: &[] }];

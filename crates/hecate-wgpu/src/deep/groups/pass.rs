@@ -2,6 +2,7 @@
 
 use super::{
     GROUPS, Groups, PRODUCTS,
+    mapped::Leaves,
     places::{Has, Matrices, Number, Panel, Places},
     product::{Kind, Product, Share, Term},
 };
@@ -19,7 +20,7 @@ pub(super) const THREADS: usize = 64;
 /// Twin of `groups.wgsl`'s structure of this name.
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
-struct GroupArgs {
+pub(super) struct GroupArgs {
     cell: Cell,
     sequence_head: u32,
     start: u32,
@@ -80,9 +81,32 @@ impl Pass<'_> {
         self.groups.spec.looks_ahead()
     }
 
+    /// Whether the memory is one matrix.
+    pub(super) fn matrix(&self) -> bool {
+        self.groups.hidden == 0
+    }
+
     /// Whether inputs are added to outputs.
     pub(super) fn residual(&self) -> bool {
         self.groups.options.residual != 0
+    }
+
+    /// What kernels between products are told.
+    pub(super) fn args(&self, job: Job) -> GroupArgs {
+        let Job { origin, to, width, plus } = job;
+        let (cell, sequence_head, start) = (cell(self.groups.options), self.first, self.start as u32);
+        GroupArgs { cell, sequence_head, start, origin, to, width, plus, unused: [0; 2] }
+    }
+
+    /// Their arrays.
+    pub(super) fn bindings<'b>(&'b self, x: &'b Tensor<Wgpu>, out: &'b Tensor<Wgpu>) -> [Binding<'b>; 5] {
+        [
+            Binding::Read(&self.plan),
+            Binding::Read(self.arrays.read[3]),
+            Binding::Read(x),
+            Binding::Write(&self.workspace),
+            Binding::Write(out),
+        ]
     }
 
     /// A kernel of `groups.wgsl` on so many workgroups a memory.
@@ -96,17 +120,8 @@ impl Pass<'_> {
     ) -> Result<()> {
         let constants = [("BIAS", self.groups.bias)];
         let kernel = Kernel { source: &GROUPS, entry, constants: &constants };
-        let Job { origin, to, width, plus } = job;
-        let (cell, sequence_head, start) = (cell(self.groups.options), self.first, self.start as u32);
-        let args = GroupArgs { cell, sequence_head, start, origin, to, width, plus, unused: [0; 2] };
-        let bindings = [
-            Binding::Read(&self.plan),
-            Binding::Read(self.arrays.read[3]),
-            Binding::Read(x),
-            Binding::Write(&self.workspace),
-            Binding::Write(out),
-        ];
-        self.device.launch(&kernel, (workgroups, self.memories, 1), &args, &bindings)
+        let groups = (workgroups, self.memories, 1);
+        self.device.launch(&kernel, groups, &self.args(job), &self.bindings(x, out))
     }
 
     /// One that a token has a workgroup for, or a row.
@@ -175,12 +190,15 @@ impl Pass<'_> {
         self.states("copy", Job { origin, to, width: self.call.state, plus: 0 }, self.arrays.made)
     }
 
-    /// The group's rows and masks.
+    /// The group's rows and masks; or gates, and weights where they are an image of the state.
     pub(super) fn begin(&self) -> Result<()> {
         let [q, k, v, _] = self.arrays.read;
         self.load(q, self.places.q)?;
         self.load(k, self.places.k)?;
         self.load(v, self.places.v)?;
+        if self.has.sweeps.is_some() {
+            return self.begin_images();
+        }
         self.by_rows("masks", 1, Job::default())
     }
 
@@ -189,17 +207,28 @@ impl Pass<'_> {
         let p = &self.places;
         let [low, high] = p.weights;
         let [low_s, high_s] = p.momentum;
-        self.multiply(&Product::new(p.pre, self.at_point(p.k, low, low_s)).kind(Kind::Activate(p.h)))?;
+        if !self.matrix() {
+            self.multiply(&Product::new(p.pre, self.at_point(p.k, low, low_s)).kind(Kind::Activate(p.h)))?;
+        }
         self.multiply(&Product::new(p.prediction, self.at_point(p.h, high, high_s)))?;
         self.by_rows("teach", p.group, Job::default())?;
+        if self.matrix() {
+            return Ok(());
+        }
         let back = Product::new(p.z0, self.at_point(p.u, high.t(), high_s.t()));
         self.multiply(&back.kind(Kind::Write(p.back, p.pre)))
     }
 
-    /// Both layers, the first one first.
-    pub(super) fn layers(&self) -> [Layer; 2] {
+    /// The first layer, which a matrix does not have.
+    pub(super) fn low(&self) -> Option<Layer> {
         let p = &self.places;
-        [Layer { number: 0, query: p.q, key: p.k, z: p.z0 }, Layer { number: 1, query: p.read_h, key: p.h, z: p.z1 }]
+        (!self.matrix()).then_some(Layer { number: 0, query: p.q, key: p.k, z: p.z0 })
+    }
+
+    /// The second layer.
+    pub(super) fn high(&self) -> Layer {
+        let p = &self.places;
+        Layer { number: 1, query: p.read_h, key: p.h, z: p.z1 }
     }
 
     /// What queries read of a layer.
@@ -214,10 +243,19 @@ impl Pass<'_> {
         self.multiply(&Product::new(out, terms).kind(kind))
     }
 
+    /// The hidden layer that queries find.
+    pub(super) fn read_low(&self) -> Result<()> {
+        let p = &self.places;
+        self.low().map_or(Ok(()), |low| self.read(&low, p.read_pre, Kind::Activate(p.read_h)))
+    }
+
     /// The state after the group.
     pub(super) fn write(&self) -> Result<()> {
+        if self.has.sweeps.is_some() {
+            return self.sweep_ahead();
+        }
         let p = &self.places;
-        for Layer { number, key, z, .. } in self.layers() {
+        for Layer { number, key, z, .. } in self.low().into_iter().chain([self.high()]) {
             let (x, s, anchor) = (p.weights[number], p.momentum[number], p.anchor[number]);
             let written = |by| [Term::new(key.t(), z).by_depth(by)];
             // Of the momentum before the group, so this comes first.
@@ -231,9 +269,19 @@ impl Pass<'_> {
         Ok(())
     }
 
+    /// What queries read of the group's states, in place of predictions, which have been taught; and the state after it.
+    fn reads(&self) -> Result<()> {
+        if self.has.sweeps.is_some() {
+            return self.sweeps(Leaves::State);
+        }
+        self.read_low()?;
+        self.read(&self.high(), self.places.prediction, Kind::Plain)?;
+        self.write()
+    }
+
     /// Group by group.
     pub(super) fn forward(mut self, longest: usize, keeps: bool) -> Result<()> {
-        self.open(self.places.weights)?;
+        self.open(self.places.state)?;
         for start in (0..longest).step_by(self.places.group as usize) {
             self.start = start;
             if keeps && start % self.call.unit as usize == 0 {
@@ -241,13 +289,10 @@ impl Pass<'_> {
             }
             self.begin()?;
             self.inner_grads()?;
-            let ([low, high], p) = (self.layers(), &self.places);
-            self.read(&low, p.read_pre, Kind::Activate(p.read_h))?;
-            // Predictions have been taught.
-            self.read(&high, p.prediction, Kind::Plain)?;
+            self.reads()?;
+            let p = &self.places;
             self.store(p.prediction, self.residual().then_some(p.q), 0)?;
-            self.write()?;
         }
-        self.close(self.places.weights)
+        self.close(self.places.state)
     }
 }

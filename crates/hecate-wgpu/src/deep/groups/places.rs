@@ -1,10 +1,11 @@
 //! Where a memory's panels lie, and what kernels are told of them.
 
+use super::mapped::{LayerNamed, Sweeps};
 use crate::recurrent::RecurrentCall;
 use hecate_core::{Checkpoints, Dims};
 
-/// Kinds of numbers by token, `D_ETA + 1` of `numbers.wgsl`.
-const NUMBERS: usize = 25;
+/// Kinds of numbers by token: `numbers.wgsl`, then `mapped.wgsl`, has a list.
+const NUMBERS: usize = 37;
 
 /// Numbers that products read, as `numbers.wgsl` counts them.
 #[derive(Clone, Copy)]
@@ -52,11 +53,11 @@ impl Panel {
 }
 
 /// Hands out places one after another.
-struct Cutter(u32);
+pub(super) struct Cutter(u32);
 
 impl Cutter {
     /// The next place, row by row; nothing where either number is 0.
-    fn panel(&mut self, rows: usize, columns: usize) -> Panel {
+    pub(super) fn panel(&mut self, rows: usize, columns: usize) -> Panel {
         let (at, rows, columns) = (self.0, rows as u32, columns as u32);
         self.0 += rows * columns;
         Panel { at, rows, columns, row: columns, column: 1 }
@@ -103,6 +104,8 @@ pub(super) struct Plan {
     pub(super) call: RecurrentCall,
     /// Where panels lie.
     pub(super) places: Named,
+    /// Where sweeps find those of a layer.
+    pub(super) layers: [LayerNamed; 2],
 }
 
 /// A memory's panels; `groups.wgsl` says what is in those that it names.
@@ -112,7 +115,10 @@ pub(super) struct Places {
     pub(super) group: u32,
     /// First of the numbers by token.
     pub(super) numbers: u32,
-    /// W₀ `[K,D]` and W₁ `[D,V]`.
+    /// X of both layers: weights `[K,D]` and `[D,V]`, or what they are an image of. Of a matrix the first has no elements and the
+    /// second is `[K,V]`.
+    pub(super) state: Matrices,
+    /// W₀ and W₁ where inner gradients are taken: the state itself, or its image.
     pub(super) weights: Matrices,
     /// Of both, where the rule has it.
     pub(super) momentum: Matrices,
@@ -138,7 +144,7 @@ pub(super) struct Places {
     pub(super) square: Panel,
     /// Pre-activations of the hidden layer at keys; these and the next are `[G,D]`.
     pub(super) pre: Panel,
-    /// The hidden layer at keys.
+    /// The hidden layer at keys; of a matrix the keys.
     pub(super) h: Panel,
     /// b = u W₁ᵀ, before slopes.
     pub(super) back: Panel,
@@ -146,7 +152,7 @@ pub(super) struct Places {
     pub(super) z0: Panel,
     /// Pre-activations that queries find.
     pub(super) read_pre: Panel,
-    /// The hidden layer that queries find.
+    /// The hidden layer that queries find; of a matrix the queries.
     pub(super) read_h: Panel,
     /// The gradient of outputs `[G,V]`. This and what follows is a backward's.
     pub(super) dout: Panel,
@@ -157,9 +163,9 @@ pub(super) struct Places {
     pub(super) dc: Panel,
     /// Of products of queries and keys before the mask `[G,G]`.
     pub(super) dsquare: Panel,
-    /// Of the hidden layer that queries find, then of its pre-activations `[G,D]`.
+    /// Of the hidden layer that queries find, then of its pre-activations `[G,D]`; of a matrix `dq`.
     pub(super) dread_h: Panel,
-    /// Of the hidden layer at keys, then of its pre-activations `[G,D]`.
+    /// Of the hidden layer at keys, then of its pre-activations `[G,D]`; of a matrix `dk`.
     pub(super) dh: Panel,
     /// Of z0, then of b `[G,D]`.
     pub(super) dback: Panel,
@@ -168,6 +174,8 @@ pub(super) struct Places {
     /// Of u, then of errors `[G,V]`.
     pub(super) du: Panel,
     /// Of the state after the group, then of that before it.
+    pub(super) dstate: Matrices,
+    /// Of the weights; the same where these are the state.
     pub(super) dweights: Matrices,
     pub(super) dmomentum: Matrices,
     /// Of the anchor, added up over groups.
@@ -179,6 +187,8 @@ pub(super) struct Places {
     tall: u32,
     /// States before the second and later groups of an interval, but the last.
     begun: Vec<u32>,
+    /// What sweeps have, where weights are an image of the state.
+    pub(super) layers: [LayerNamed; 2],
     /// Elements of all.
     pub(super) each: usize,
 }
@@ -186,37 +196,45 @@ pub(super) struct Places {
 impl Places {
     /// Of groups of `group` tokens. What a rule or a pass does not have takes no room.
     pub(super) fn new(dims: &Dims, hidden: usize, group: usize, has: Has) -> Self {
-        let (key, value) = (dims.key, dims.value);
+        let (key, value, matrix) = (dims.key, dims.value, hidden == 0);
         let mut all = Cutter(0);
         let matrices = |all: &mut Cutter, there: bool| {
-            let wide = if there { hidden } else { 0 };
-            [all.panel(key, wide), all.panel(wide, value)]
+            let inner = if matrix { key } else { hidden };
+            [all.panel(key, if there { hidden } else { 0 }), all.panel(if there { inner } else { 0 }, value)]
         };
         // A state is at 0: that is where nothing else may be, and nothing joins from.
-        let (weights, momentum) = (matrices(&mut all, true), matrices(&mut all, has.momentum));
+        let (state, momentum) = (matrices(&mut all, true), matrices(&mut all, has.momentum));
+        let weights = if has.sweeps.is_some() { matrices(&mut all, true) } else { state };
         let anchor = matrices(&mut all, has.anchor);
         let numbers = all.panel(NUMBERS, group).at;
         let mut rows = |width: usize| all.panel(group, width);
         let [k, q, v, u, prediction, z1] = [key, key, value, value, value, value].map(&mut rows);
-        let [pre, h, back, z0, read_pre, read_h] = [hidden; 6].map(&mut rows);
-        let [c, e, square] = [group; 3].map(&mut rows);
+        let [pre, mut h, back, z0, read_pre, mut read_h] = [hidden; 6].map(&mut rows);
+        // Masks are of memories that decay.
+        let masked = if has.sweeps.is_some() { 0 } else { group };
+        let [c, e, square] = [masked; 3].map(&mut rows);
         let back_only = |width: usize| if has.backward { width } else { 0 };
         let [dout, dz1, du] = [value; 3].map(back_only).map(&mut rows);
         let [dq, dk] = [key; 2].map(back_only).map(&mut rows);
-        let [dread_h, dh, dback] = [hidden; 3].map(back_only).map(&mut rows);
-        let [dc, dsquare] = [group; 2].map(back_only).map(&mut rows);
-        let dweights = matrices(&mut all, has.backward);
+        let [mut dread_h, mut dh, dback] = [hidden; 3].map(back_only).map(&mut rows);
+        if matrix {
+            (h, read_h, dh, dread_h) = (k, q, dk, dq);
+        }
+        let [dc, dsquare] = [masked; 2].map(back_only).map(&mut rows);
+        let dstate = matrices(&mut all, has.backward);
+        let dweights = if has.sweeps.is_some() { matrices(&mut all, has.backward) } else { dstate };
         let dmomentum = matrices(&mut all, has.backward && has.momentum);
         let danchor = matrices(&mut all, has.backward && has.anchor);
         let tall = key.max(hidden);
-        let shares = all.panel(3 * group, back_only(tall.max(value))).at;
-        let sums = all.panel(2 * tall, back_only(4)).at;
+        let shares = all.panel(3 * masked, back_only(tall.max(value))).at;
+        let sums = all.panel(if masked == 0 { 0 } else { 2 * tall }, back_only(4)).at;
         let groups = if has.backward { (Checkpoints::INTERVAL / group).saturating_sub(2) } else { 0 };
-        let state = weights.iter().chain(&momentum).map(|x| x.count()).sum::<u32>();
-        let begun = (0..groups).map(|_| all.panel(1, state as usize).at).collect();
-        Self {
+        let size = state.iter().chain(&momentum).map(|x| x.count()).sum::<u32>();
+        let begun = (0..groups).map(|_| all.panel(1, size as usize).at).collect();
+        let mut places = Self {
             group: group as u32,
             numbers,
+            state,
             weights,
             momentum,
             anchor,
@@ -245,6 +263,7 @@ impl Places {
             dback,
             dz1,
             du,
+            dstate,
             dweights,
             dmomentum,
             danchor,
@@ -252,8 +271,14 @@ impl Places {
             sums,
             tall: tall as u32,
             begun,
-            each: all.0 as usize,
+            layers: Default::default(),
+            each: 0,
+        };
+        if let Some(sweeps) = has.sweeps {
+            places.layers = sweeps.layers(&places, &mut all, has.backward);
         }
+        places.each = all.0 as usize;
+        places
     }
 
     /// Where a kind of number begins.
@@ -275,7 +300,7 @@ impl Places {
     pub(super) fn named(&self) -> Named {
         Named {
             numbers: self.numbers,
-            state: self.weights[0].at,
+            state: self.state[0].at,
             anchor: self.anchor[0].at,
             k: self.k.at,
             q: self.q.at,
@@ -292,7 +317,7 @@ impl Places {
             dh: self.dh.at,
             dz1: self.dz1.at,
             du: self.du.at,
-            dstate: self.dweights[0].at,
+            dstate: self.dstate[0].at,
             danchor: self.danchor[0].at,
             sums: self.sums,
             tall: self.tall,
@@ -310,4 +335,6 @@ pub(super) struct Has {
     pub(super) anchor: bool,
     /// Gradients of all panels, and states that wait for them.
     pub(super) backward: bool,
+    /// Weights beside the state that they are an image of.
+    pub(super) sweeps: Option<Sweeps>,
 }

@@ -151,7 +151,7 @@ fn shares_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
 fn state_sums(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     begin(group, index);
     let first = args.origin + group.x * args.width;
-    let weights = plan.call.sizes.x + plan.call.sizes.y;
+    let weights = all_weights();
     var own = vec4(0.0);
     for (var i = first + me; i < first + args.width; i += THREADS) {
         let d = at(plan.places.dstate, i);
