@@ -9,19 +9,19 @@ use std::slice::ChunksExact;
 
 /// `B + a (X − B)` of a matrix `[K,V]`, or of both after each other.
 #[derive(Clone, Copy)]
-pub(super) struct Found<'a> {
+pub(crate) struct Found<'a> {
     /// Retention.
-    pub(super) a: f32,
+    pub(crate) a: f32,
     /// `X`.
-    pub(super) state: &'a [f32],
+    pub(crate) state: &'a [f32],
     /// `B`; empty where that is zero.
-    pub(super) anchor: &'a [f32],
+    pub(crate) anchor: &'a [f32],
 }
 
 impl<'a> Found<'a> {
     /// Those of both matrices, of which the first has so many elements.
     #[inline(always)]
-    pub(super) fn layers(self, first: usize) -> [Self; 2] {
+    pub(crate) fn layers(self, first: usize) -> [Self; 2] {
         let (state, state_high) = self.state.split_at(first);
         // An empty anchor stays empty in both.
         let (anchor, anchor_high) = self.anchor.split_at(first.min(self.anchor.len()));
@@ -30,14 +30,14 @@ impl<'a> Found<'a> {
 
     /// Rows of `X`, then of `B`; an anchor of zeros has none.
     #[inline(always)]
-    pub(super) fn rows(self, width: usize) -> [ChunksExact<'a, f32>; 2] {
+    pub(crate) fn rows(self, width: usize) -> [ChunksExact<'a, f32>; 2] {
         [self.state, self.anchor].map(|x| x.chunks_exact(width))
     }
 }
 
 /// Vectors of `X − B` and of `B` from `column` on, of a row of both.
 #[inline(always)]
-pub(super) fn load_found<S: Simd, const N: usize>(
+pub(crate) fn load_found<S: Simd, const N: usize>(
     simd: S,
     state: &[f32],
     anchor: Option<&[f32]>,
@@ -53,7 +53,7 @@ pub(super) fn load_found<S: Simd, const N: usize>(
 
 /// Adds a row's part to the gradient of `B`, where there is one.
 #[inline(always)]
-pub(super) fn add_given<S: Simd, const N: usize>(simd: S, row: Option<&mut [f32]>, column: usize, given: [S::f32s; N]) {
+pub(crate) fn add_given<S: Simd, const N: usize>(simd: S, row: Option<&mut [f32]>, column: usize, given: [S::f32s; N]) {
     // A memory that goes back to zero has no such row.
     let Some(row) = row else { return };
     let mut all = load_part::<S, N>(simd, &row[column..]);

@@ -20,7 +20,7 @@ pub(crate) mod activation;
 pub(crate) mod anchored;
 mod backward;
 mod bias;
-mod found;
+pub(crate) mod found;
 mod groups;
 mod inner_backward;
 mod inner_grads;

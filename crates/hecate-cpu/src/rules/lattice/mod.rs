@@ -3,12 +3,15 @@
 //! The state is `K` slots `[V]`, each a row of norm 1.
 //! A token moves every slot across the direction it has, by an amount of its own, and norms it again.
 //! All work on slots is a few passes over `[K,V]` ([`slots`]); what belongs to a slot is an element of a row `[K]`.
+//! Tokens of frozen groups take targets by products, and their slots in fewer passes ([`groups`]).
 
+mod groups;
 mod slots;
 
 use crate::{
+    deep::found::Found,
     fused_gemv::{Rank1Update, add_transposed, read},
-    recurrent::{Cell, Recurrent, StateGrads, StepBackward, StepForward, Token, TokenStates, heads},
+    recurrent::{Cell, GroupedForm, Recurrent, StateGrads, StepBackward, StepForward, Token, TokenStates, heads},
     rows::{axpy, scale},
     simd::ColumnKernel as _,
 };
@@ -17,7 +20,7 @@ use hecate_core::{
     families::Own,
     rules::{Lattice, RETENTION_FLOOR, SLOT_NORM_TOLERANCE, UnitSlots, Variant},
 };
-use slots::{SlotDots, SlotGrads, SlotPullback, SlotUpdate};
+use slots::{SlotDots, SlotGrads, SlotNorm, SlotPullback, SlotReadBack, SlotUpdate};
 
 /// The rule at a head's sizes.
 pub(crate) struct LatticeCell {
@@ -76,6 +79,20 @@ struct Gates {
     theta: f32,
 }
 
+/// What moves slots.
+struct SlotMove<'a> {
+    /// Slots before the token, `[K,V]`.
+    found: Found<'a>,
+    /// At the gradient point, `[K,V]`.
+    point: &'a [f32],
+    /// `[K]`.
+    b: &'a [f32],
+    /// `[V]`.
+    h: &'a [f32],
+    /// `θ g [K]`.
+    weights: &'a [f32],
+}
+
 /// Gradients that a token's move leaves.
 struct MoveGrads<'a> {
     /// `[K]`: that of `g`, written.
@@ -128,9 +145,33 @@ impl LatticeCell {
         }
     }
 
+    /// Equations (62)–(64) from targets on: sets the slots after the token `[K,V]`, their norms `[K]` and what it reads `[V]`.
+    #[inline(always)]
+    fn advance(&self, moved: SlotMove<'_>, q: &[f32], [new, n, out]: [&mut [f32]; 3]) {
+        let SlotMove { found, point, b, h, weights } = moved;
+        n.fill(0.0);
+        SlotUpdate { found, weights, b, h, point, new, squares: n }.run();
+        // The norms are complete only now: a second pass divides by them.
+        n.iter_mut().for_each(|n| *n = n.sqrt());
+        SlotNorm { new, n, q, out }.run();
+        if self.rule.read == Read::Before {
+            read(out, q, found.state);
+        }
+    }
+
+    /// Equation (65) of a read after the write, and `s′_i·ds_i` of slots `new` and of their gradients: both added to `[K]`.
+    #[inline(always)]
+    fn read_vjp(&self, new: &[f32], ds: &mut [f32], q: &[f32], dout: &[f32], [dq, along]: [&mut [f32]; 2]) {
+        match self.rule.read {
+            Read::After => SlotReadBack { new, ds, q, dout, dq, along }.run(),
+            Read::Before => SlotDots { new, ds, width: self.value, along }.run(),
+        }
+    }
+
     /// Equations (66)–(68): back through the slots' move and norm. Returns `dθ`.
     ///
-    /// `ds` becomes the gradient of `S` but for what (69) adds. `slots` is workspace `[3,K]`.
+    /// `ds` becomes the gradient of `S` but for what (69) adds. `slots` is workspace `[3,K]`, whose first row is that of
+    /// [`Self::read_vjp`], the others 0.
     #[inline(always)]
     fn slots_vjp(
         &self,
@@ -142,12 +183,9 @@ impl LatticeCell {
         MoveGrads { dk, dh }: MoveGrads<'_>,
     ) -> f32 {
         let TokenStates { point, new, .. } = states;
-        // Three rows of sums, which the passes below fill one after another.
-        slots.fill(0.0);
+        // Three rows of sums; the first has the part of each gradient along its slot, which the norm takes away.
         let (along, rest) = slots.split_at_mut(self.key);
         let (gain, back) = rest.split_at_mut(self.key);
-        // First the part of each gradient along its slot, which the norm takes away.
-        SlotDots { new, ds: adjoint.state, width: self.value, along }.run();
         SlotGrads { ds: adjoint.state, new, point, h, b, n, along, gain, back }.run();
         // Then all that belongs to a slot, as scalars: no pass over `[K,V]`.
         let mut dtheta = 0.0;
@@ -200,14 +238,8 @@ impl Cell for LatticeCell {
         // Each slot's step size: `θ` times how much the key calls for it.
         let weights = &mut scratch.slots[..self.key];
         weights.iter_mut().zip(&*g).for_each(|(weight, g)| *weight = theta * g);
-        n.fill(0.0);
-        SlotUpdate { a, weights, b, h, old, point, new, squares: n }.run();
-        // The norms are complete only now: a second pass divides by them.
-        n.iter_mut().for_each(|n| *n = n.sqrt());
-        for (new, n) in new.chunks_exact_mut(self.value).zip(n) {
-            scale(new, n.recip());
-        }
-        read(out, token.q, if self.rule.read == Read::After { new } else { old });
+        let moved = SlotMove { found: Found { a, state: old, anchor: &[] }, point, b, h, weights };
+        self.advance(moved, token.q, [new, n, out]);
     }
 
     #[inline(always)]
@@ -216,10 +248,9 @@ impl Cell for LatticeCell {
         let gates = Self::gates(token.gates);
         let Scratch { dh, slots } = scratch;
         let after = self.rule.read == Read::After;
-        // Equation (65): the read's gradients, of the slots that it saw.
-        if after {
-            Rank1Update { d: adjoint.state, factors: [(token.q, dout)], m: states.new, x: grads.q }.run();
-        }
+        // The read's gradients, of the slots that it saw.
+        slots.fill(0.0);
+        self.read_vjp(states.new, adjoint.state, token.q, dout, [grads.q, &mut slots[..self.key]]);
         dh.fill(0.0);
         let record = self.record_ref(record);
         let to = MoveGrads { dk: grads.k, dh };
@@ -239,11 +270,16 @@ impl Cell for LatticeCell {
         }
     }
 
+    fn groups(&self) -> Option<&dyn GroupedForm<Scratch>> {
+        self.rule.frozen.is_some().then_some(self)
+    }
+
     fn merges_point(&self) -> bool {
         self.rule.frozen.is_none() && !self.anchored
     }
 
     fn scratch_bytes(&self) -> usize {
-        4 * (self.value + 3 * self.key)
+        let group = if self.rule.frozen.is_some() { self.group_elements() } else { 0 };
+        4 * (self.value + 3 * self.key + group)
     }
 }
