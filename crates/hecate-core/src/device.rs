@@ -1,7 +1,7 @@
 //! What a device must provide before it has any cell.
 
 use crate::{Capture, CapturedStep, DType, DeviceId, DeviceMemory, Error, Host, Replay, Result, Step, Tensor, Work};
-use std::fmt::Debug;
+use std::{fmt::Debug, num::NonZero, thread};
 
 /// A place that holds arrays and runs work in order: a CPU pool, a CUDA stream, a WebGPU queue.
 ///
@@ -20,6 +20,11 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
     /// it; [`Debug`] says that.
     fn hardware(&self) -> String {
         Self::NAME.to_owned()
+    }
+
+    /// Threads that work of the host for this device may take: one a processor, or as many as the device itself has there.
+    fn host_threads(&self) -> usize {
+        thread::available_parallelism().map_or(1, NonZero::get)
     }
 
     /// Refuses a buffer that lies in another device's memory, or that does not hold `count` elements of `dtype`. Nothing

@@ -154,6 +154,10 @@ impl Device for Cpu {
         format!("{threads} thread{}", if threads == 1 { "" } else { "s" })
     }
 
+    fn host_threads(&self) -> usize {
+        self.threads()
+    }
+
     /// Any array in main memory will do, whichever pool made it.
     fn check_buffer(&self, buffer: &Array, dtype: DType, count: usize) -> Result<()> {
         if buffer.dtype() == dtype && buffer.len() == count {
@@ -244,6 +248,8 @@ mod tests {
     fn the_hardware_is_named_in_a_few_words() {
         let names = [1, 3].map(|threads| Cpu::with_threads(threads).expect("threads").hardware());
         assert_eq!(names, ["1 thread", "3 threads"]);
+        // Other work of the host keeps to the same number.
+        assert_eq!([1, 3].map(|threads| Cpu::with_threads(threads).expect("threads").host_threads()), [1, 3]);
     }
 
     /// Half of what is kept is far more than others take of the machine between two calls.

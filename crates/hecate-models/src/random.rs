@@ -34,6 +34,14 @@ impl Random {
         Self(ChaCha8Rng::from_seed(seed))
     }
 
+    /// The same stream, `count` calls of [`Random::unit`] further on.
+    pub(crate) fn after_units(&self, count: usize) -> Self {
+        let mut random = self.clone();
+        // A unit takes two words of 32 bits.
+        random.0.set_word_pos(self.0.get_word_pos() + 2 * count as u128);
+        random
+    }
+
     /// 32 random bits.
     pub(crate) fn word(&mut self) -> u32 {
         self.0.next_u32()
@@ -76,6 +84,19 @@ mod tests {
         chacha.set_stream(2);
         assert_eq!(Random::stream(5, 2).unit(), chacha.random::<f64>());
         assert_ne!(Random::stream(5, 2).unit(), Random::new(5).unit());
+    }
+
+    #[test]
+    fn streams_go_on_from_anywhere() {
+        let mut random = Random::stream(7, 1);
+        // An odd number of words before, so that units lie across the generator's blocks.
+        random.word();
+        for count in [0, 1, 7, 8, 100] {
+            let (start, ahead) = (random.clone(), random.after_units(count));
+            (0..count).for_each(|_| _ = random.unit());
+            assert_eq!(ahead, random, "{count} units after {start:?}");
+            assert_eq!(ahead.clone().unit(), random.clone().unit());
+        }
     }
 
     /// What a checkpoint of before kept is what one keeps now.
