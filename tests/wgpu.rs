@@ -56,6 +56,9 @@ const LINEAR_SIZES: [Sizes; 5] = [
 
 mod gpu;
 
+#[path = "wgpu/cooperative.rs"]
+mod cooperative;
+
 #[path = "wgpu/frozen.rs"]
 mod frozen;
 

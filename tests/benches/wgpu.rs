@@ -4,7 +4,8 @@
 //! of them in it. Calls are queued one after another and waited for together, so that a time is that of the work and
 //! not of its start; arguments may be in the cache from the call before. Products and rules are not timed before they were
 //! compared with the CPU column, or with the equations in 64 bits. The last rows are of what an adapter may have: 16-bit
-//! arrays and reductions with it and without (`-- bf16 f16 sum cross_entropy` for those alone).
+//! arrays and reductions with it and without (`-- bf16 f16 sum cross_entropy` for those alone), and cooperative matrices beside
+//! the general form (`-- cooperative general`).
 
 use hecate_conformance::{Array, Case, Random, Sizes, oracle::Oracle, report};
 use hecate_core::{
@@ -147,6 +148,21 @@ fn table(device: &Wgpu, parts: &[String]) {
     hecate_core::for_each_rule!(rules);
     groups(device, parts);
     optional(device, parts);
+    cooperative(device, parts);
+}
+
+/// Products of f16 by cooperative matrices, which have to be asked for, and in the general form.
+fn cooperative(device: &Wgpu, parts: &[String]) {
+    let layouts = [("a b", false, false), ("a bᵀ", false, true), ("aᵀ b", true, false)];
+    let sizes = [[1024; 3], [4096; 3], [8192, 1024, 4096], [1024, 8192, 1024]];
+    for ([m, k, n], (layout, a, b)) in sizes.into_iter().flat_map(|size| layouts.map(|layout| (size, layout))) {
+        let name = format!("matmul {m}×{k}×{n} {layout} f16");
+        row(parts, format!("{name}, general"), || matmul_row(device, DType::F16, [m, k, n], Transpose { a, b }));
+        row(parts, format!("{name}, cooperative"), || {
+            let device = Wgpu::cooperative(&Selection::Default)?;
+            matmul_row(&device, DType::F16, [m, k, n], Transpose { a, b })
+        });
+    }
 }
 
 /// Networks whose groups of tokens are frozen: at the sizes of those that go token by token, and where CUDA is timed.

@@ -91,7 +91,11 @@ fn limits(out: &mut impl Write, number: usize) -> Result<()> {
     let (invocations, kibibytes) = (adapter.workgroup_invocations, adapter.workgroup_storage >> 10);
     let arrays = adapter.storage_buffers;
     writeln!(out, "  a workgroup: {invocations} invocations, {kibibytes} KiB; a kernel: {arrays} arrays")?;
-    let optional = [(adapter.f16, "16-bit floats"), (adapter.subgroups, "subgroups")];
+    let optional = [
+        (adapter.f16, "16-bit floats"),
+        (adapter.subgroups, "subgroups"),
+        (adapter.cooperative_matrices.is_some(), "cooperative matrices (HECATE_WGPU_COOPERATIVE=on)"),
+    ];
     let there: Vec<&str> = optional.into_iter().filter_map(|(there, what)| there.then_some(what)).collect();
     // A list that is empty must not look like a list that was forgotten.
     let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };

@@ -4,7 +4,8 @@ use std::io::Write;
 
 /// What `HECATE_REQUIRE` can name: the backends that have a column, what a WebGPU adapter may have, NVIDIA's compiler, the
 /// test vectors of another implementation, a small disk that a test may mount, and a network that it may take away.
-pub const NAMES: [&str; 9] = ["cpu", "cuda", "disk", "f16", "network", "nvrtc", "subgroups", "vectors", "wgpu"];
+pub const NAMES: [&str; 10] =
+    ["cpu", "cuda", "disk", "f16", "matrices", "network", "nvrtc", "subgroups", "vectors", "wgpu"];
 
 /// What `HECATE_REQUIRE` names; nothing where it is not set.
 ///
@@ -34,6 +35,7 @@ pub fn say(line: &str) {
 
 /// Names between commas, or the first that is unknown.
 fn parse(list: &str) -> Result<Vec<String>, String> {
+    // A list that is unset or ends with a comma names nothing there.
     let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
     names.map(|name| if NAMES.contains(&name) { Ok(name.to_owned()) } else { Err(name.to_owned()) }).collect()
 }

@@ -48,9 +48,45 @@ pub struct Adapter {
     pub subgroups: bool,
     /// Fewest invocations of a subgroup.
     pub smallest_subgroup: usize,
+    /// Matrices that its subgroups multiply; [`Wgpu::cooperative`](crate::Wgpu::cooperative) makes use of them.
+    pub cooperative_matrices: Option<CooperativeMatrices>,
     /// Why the kernels do not fit it; none where they do.
     pub too_small: Option<String>,
 }
+
+/// Square matrices of f16 that a subgroup holds and multiplies at once, with sums in 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CooperativeMatrices {
+    /// Rows, columns and terms of one matrix: 16 or 8.
+    pub side: u32,
+    /// Invocations of a subgroup, which are always as many.
+    pub lanes: u32,
+}
+
+impl CooperativeMatrices {
+    /// The largest that are reported, where f16 and subgroups of one size are there too.
+    fn of(adapter: &wgpu::Adapter) -> Option<Self> {
+        let info = adapter.get_info();
+        let lanes = info.subgroup_max_size;
+        // Four subgroups are a workgroup. Where they have fewer than 8 lanes, Mesa 26.1 reports matrices that it cannot open.
+        let fits = adapter.features().contains(COOPERATIVE | OPTIONAL)
+            && info.subgroup_min_size == lanes
+            && (8..=64).contains(&lanes);
+        let found = adapter.cooperative_matrix_properties();
+        let reported = |side: u32| {
+            found.iter().any(|found| {
+                [found.m_size, found.n_size, found.k_size] == [side; 3]
+                    && found.ab_type == wgpu::CooperativeScalarType::F16
+                    && found.cr_type == wgpu::CooperativeScalarType::F32
+            })
+        };
+        let side = [16, 8].into_iter().find(|&side| fits && reported(side))?;
+        Some(Self { side, lanes })
+    }
+}
+
+/// Asked for where somebody wants it: wgpu calls it experimental.
+pub(crate) const COOPERATIVE: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
 
 /// What is asked of an adapter that has it; kernels do without elsewhere.
 pub(crate) const OPTIONAL: wgpu::Features = wgpu::Features::SHADER_F16.union(wgpu::Features::SUBGROUP);
@@ -73,6 +109,7 @@ impl Adapter {
             f16: features.contains(wgpu::Features::SHADER_F16),
             subgroups: features.contains(wgpu::Features::SUBGROUP),
             smallest_subgroup: info.subgroup_min_size as usize,
+            cooperative_matrices: CooperativeMatrices::of(adapter),
         }
     }
 
@@ -92,6 +129,15 @@ impl fmt::Display for Adapter {
 pub(crate) fn largest(limits: &wgpu::Limits) -> u64 {
     // Rounded down to whole words.
     limits.max_storage_buffer_binding_size.min(limits.max_buffer_size) & !3
+}
+
+/// Whether `HECATE_WGPU_COOPERATIVE` asks for cooperative matrices, and the adapter has them.
+pub(crate) fn wants_cooperative(adapter: &Adapter) -> bool {
+    let wanted = std::env::var("HECATE_WGPU_COOPERATIVE").is_ok_and(|value| value.trim() == "on");
+    if wanted && adapter.cooperative_matrices.is_none() {
+        tracing::warn!(adapter = adapter.name, "HECATE_WGPU_COOPERATIVE is on, and there are no such matrices here");
+    }
+    wanted && adapter.cooperative_matrices.is_some()
 }
 
 /// Names as messages and [`first_of`] have them.
@@ -230,6 +276,7 @@ mod tests {
             f16: false,
             subgroups: false,
             smallest_subgroup: 4,
+            cooperative_matrices: None,
             too_small: None,
         }
     }

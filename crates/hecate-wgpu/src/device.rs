@@ -1,7 +1,7 @@
 //! The device: an adapter, a queue of work in order, and arrays in its memory.
 
 use crate::{
-    adapter::{self, Adapter, Selection},
+    adapter::{self, Adapter, CooperativeMatrices, Selection},
     bind_groups::BindGroups,
     error::{Faults, captured, failed, unsupported},
     launch::Pipelines,
@@ -43,6 +43,8 @@ struct Gpu {
     device: wgpu::Device,
     /// What the device grants, which is all that the adapter has.
     limits: wgpu::Limits,
+    /// Whether it was opened with cooperative matrices.
+    cooperative: bool,
     /// Errors that came outside of calls.
     faults: Arc<Faults>,
     /// Work on its way.
@@ -71,7 +73,8 @@ pub struct Buffer {
 const TABLES: usize = 1024;
 
 impl Wgpu {
-    /// The adapter that `selection` means, and a queue of its own.
+    /// The adapter that `selection` means, and a queue of its own. With `HECATE_WGPU_COOPERATIVE=on` it is that of
+    /// [`Wgpu::cooperative`], where the adapter has such matrices.
     ///
     /// # Errors
     /// [`hecate_core::Error::NoDevice`] where there is no such adapter, [`hecate_core::Error::Unsupported`] where it is too
@@ -79,14 +82,45 @@ impl Wgpu {
     /// [`hecate_core::Error::Device`] where its driver cannot open it.
     pub fn new(selection: &Selection) -> Result<Self> {
         let (adapter, what) = adapter::choose(selection)?;
+        let cooperative = adapter::wants_cooperative(&what);
+        Self::open(&adapter, what, cooperative)
+    }
+
+    /// As [`Wgpu::new`], and products of f16 go by [matrices](Adapter::cooperative_matrices) that subgroups multiply, where
+    /// they cover the product without a rest.
+    ///
+    /// wgpu calls them experimental, and so are they here: drivers were seen that report them and fail or crash.
+    ///
+    /// # Errors
+    /// Those of [`Wgpu::new`]; [`hecate_core::Error::Unsupported`] where the adapter has none.
+    pub fn cooperative(selection: &Selection) -> Result<Self> {
+        let (adapter, what) = adapter::choose(selection)?;
+        if what.cooperative_matrices.is_none() {
+            let why = format!(
+                "{what} reports none of f16 with sums in 32 bits for subgroups of one size; open it without them"
+            );
+            return Err(unsupported("cooperative matrices", why));
+        }
+        Self::open(&adapter, what, true)
+    }
+
+    /// A queue of the adapter; `cooperative` where it has such matrices and somebody wants them.
+    #[expect(unsafe_code, reason = "whoever asks for experimental features has to say so")]
+    fn open(adapter: &wgpu::Adapter, what: Adapter, cooperative: bool) -> Result<Self> {
         let opening = || format!("opening {what}");
         // What the adapter can, not what WebGPU promises everywhere: large arrays need it.
         let limits = adapter.limits();
+        // SAFETY: one kernel alone uses what is experimental. It stays inside its arrays (`CooperativeProduct::fitting`), and
+        // its invocations share no memory, whose accesses wgpu would not mark.
+        let token = || unsafe { wgpu::ExperimentalFeatures::enabled() };
+        let (experimental_features, experimental) =
+            if cooperative { (token(), adapter::COOPERATIVE) } else { Default::default() };
         // Optional features are asked for where the adapter has them.
         let request = wgpu::DeviceDescriptor {
             label: Some("hecate"),
             required_limits: limits.clone(),
-            required_features: adapter.features() & adapter::OPTIONAL,
+            required_features: adapter.features() & adapter::OPTIONAL | experimental,
+            experimental_features,
             memory_hints: wgpu::MemoryHints::Performance,
             ..wgpu::DeviceDescriptor::default()
         };
@@ -99,7 +133,8 @@ impl Wgpu {
         let (pipelines, tables) = Default::default();
         let bind_groups = BindGroups::new(&what);
         let id = DeviceId::new(|number| format!("wgpu:{} #{number}", what.name));
-        let gpu = Gpu { id, adapter: what, device, limits, faults, queue, pool, pipelines, bind_groups, tables };
+        let gpu =
+            Gpu { id, adapter: what, device, limits, cooperative, faults, queue, pool, pipelines, bind_groups, tables };
         Ok(Self(Arc::new(Inner { gpu: Arc::new(gpu), poisoned: false, portable: false })))
     }
 
@@ -142,7 +177,8 @@ impl Wgpu {
         }
     }
 
-    /// The same queue, where kernels keep to what every adapter can do: no 16-bit floats but two to a word, no subgroups.
+    /// The same queue, where kernels keep to what every adapter can do: no 16-bit floats but two to a word, no subgroups,
+    /// no cooperative matrices.
     pub fn with_portable_kernels(&self) -> Self {
         Self(Arc::new(Inner { gpu: self.0.gpu.clone(), poisoned: self.0.poisoned, portable: true }))
     }
@@ -190,6 +226,12 @@ impl Wgpu {
     /// Whether kernels add up by subgroups.
     pub(crate) fn has_subgroups(&self) -> bool {
         self.adapter().subgroups && !self.0.portable
+    }
+
+    /// The matrices that products go by, if any.
+    pub(crate) fn cooperative_matrices(&self) -> Option<CooperativeMatrices> {
+        let used = self.0.gpu.cooperative && !self.0.portable;
+        used.then_some(self.adapter().cooperative_matrices).flatten()
     }
 
     /// What kernels can count on here.

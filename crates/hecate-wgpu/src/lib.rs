@@ -21,10 +21,13 @@
 //! take none, nor do attention's over a row where subgroups have at least 8 invocations. [`Wgpu::with_portable_kernels`] does
 //! without subgroups and f16.
 //!
+//! Products of f16 go by cooperative matrices on a device that was opened with them ([`Wgpu::cooperative`]), where the adapter has
+//! some ([`Adapter::cooperative_matrices`]). They are experimental.
+//!
 //! # Bounds
 //!
 //! The linear rules' kernels run unchecked, because checks would keep compilers from unrolling their loops. Their indices
-//! follow from shapes that the core has checked. All other kernels are checked as wgpu does it.
+//! follow from shapes that the core has checked. So do products of frozen groups and those by cooperative matrices. All other kernels are checked as wgpu does it.
 //!
 //! # The queue
 //!
@@ -66,6 +69,6 @@ mod stored;
 mod tests;
 mod transfers;
 
-pub use adapter::{Adapter, Selection};
+pub use adapter::{Adapter, CooperativeMatrices, Selection};
 pub use device::{Buffer, Wgpu};
 pub use transfers::Readback;

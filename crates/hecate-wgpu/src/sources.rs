@@ -32,6 +32,7 @@ pub(crate) const ALL: &[&[Kernel<'static>]] = &[
     primitives::layout::KERNELS,
     primitives::loss::KERNELS,
     primitives::matmul::KERNELS,
+    primitives::matmul_cooperative::KERNELS,
     primitives::matmul_rows::KERNELS,
     primitives::norm::KERNELS,
     primitives::optimizer::KERNELS,

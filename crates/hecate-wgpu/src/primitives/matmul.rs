@@ -1,6 +1,6 @@
 //! Products of matrices.
 
-use super::{matmul_rows::RowProduct, sums::sum_parts};
+use super::{matmul_cooperative::CooperativeProduct, matmul_rows::RowProduct, sums::sum_parts};
 use crate::{
     Wgpu,
     error::unsupported,
@@ -12,6 +12,8 @@ use hecate_core::{
     primitives::{HeadProducts, Matmul, MatmulDims, MatmulInputs, Projection, Transpose, add},
 };
 
+/// Its parameters.
+pub(super) const MATMUL_ARGS: &str = include_str!("matmul_args.wgsl");
 /// The kernel itself, whatever its second operand is stored as.
 pub(super) const TILES: &str = include_str!("matmul.wgsl");
 /// How operands are read and brought to workgroup memory.
@@ -20,13 +22,15 @@ const BY_FOURS: &str = include_str!("matmul_quads.wgsl");
 const ONE_BY_ONE: &str = include_str!("matmul_singles.wgsl");
 
 /// For operands of each type.
-static QUADS: [WgslSource; 3] = stored::sources!("matmul_quads", [PRELUDE, BY_FOURS, OPERANDS, TILES]);
+static QUADS: [WgslSource; 3] = stored::sources!("matmul_quads", [PRELUDE, BY_FOURS, OPERANDS, MATMUL_ARGS, TILES]);
 /// For those of f16 where sums are made of parts, which stay in 32 bits.
-static QUADS_F16_PARTS: WgslSource =
-    WgslSource { name: "matmul_quads_f16_parts", parts: &[F16, STORE_F32, PRELUDE, BY_FOURS, OPERANDS, TILES] };
+static QUADS_F16_PARTS: WgslSource = WgslSource {
+    name: "matmul_quads_f16_parts",
+    parts: &[F16, STORE_F32, PRELUDE, BY_FOURS, OPERANDS, MATMUL_ARGS, TILES],
+};
 /// For operands of 32-bit floats, whatever their rows.
 static SINGLES: WgslSource =
-    WgslSource { name: "matmul_singles", parts: &[STORE_F32, PRELUDE, ONE_BY_ONE, OPERANDS, TILES] };
+    WgslSource { name: "matmul_singles", parts: &[STORE_F32, PRELUDE, ONE_BY_ONE, OPERANDS, MATMUL_ARGS, TILES] };
 
 /// `SIDE` and `REACH` in the kernel, for tiles of 128, 64 and 32 rows and columns.
 pub(super) const SHAPES: [[u32; 2]; 3] = [[16, 2], [16, 1], [8, 1]];
@@ -71,10 +75,10 @@ const DEPTH: usize = 16;
 const GROUPS: [usize; 3] = [264, 528, 2112];
 const PART: [usize; 3] = [256, 128, 64];
 
-/// Twin of the structure of this name in the kernel.
+/// Twin of the structure of this name in the kernels.
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
-struct MatmulArgs {
+pub(super) struct MatmulArgs {
     /// `m`.
     rows: u32,
     /// `n`.
@@ -90,7 +94,7 @@ struct MatmulArgs {
     /// Parts of a sum (split-K).
     parts: u32,
     /// Workgroups in all.
-    groups: u32,
+    pub(super) groups: u32,
 }
 
 /// How a product is cut.
@@ -117,6 +121,17 @@ impl MatmulTiling {
         } else {
             2
         };
+        Self::of_shape(shape, dims)
+    }
+
+    /// Tiles with this side, where a shape has it.
+    pub(super) fn of_side(side: u32, dims: &MatmulDims) -> Option<Self> {
+        let shape = SHAPES.iter().position(|[rows, reach]| 4 * rows * reach == side)?;
+        Some(Self::of_shape(shape, dims))
+    }
+
+    /// Tiles of this shape, and as many parts of sums as a GPU has room for.
+    fn of_shape(shape: usize, dims: &MatmulDims) -> Self {
         let side = (4 * SHAPES[shape][0] * SHAPES[shape][1]) as usize;
         let tiles = [dims.rows.div_ceil(side), dims.columns.div_ceil(side)];
         let groups = dims.batch.saturating_mul(tiles[0]).saturating_mul(tiles[1]).max(1);
@@ -158,9 +173,10 @@ impl Matmul for Wgpu {
     fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
         let result = inputs.dtype();
         let MatmulInputs { a, b, onto } = inputs;
-        let out = match RowProduct::new(&dims) {
-            Some(product) => product.run(self, [a, b], result)?,
-            None => self.in_tiles(&dims, [a, b], result)?,
+        let out = match (RowProduct::new(&dims), CooperativeProduct::new(self, &dims, [a, b])) {
+            (Some(product), _) => product.run(self, [a, b], result)?,
+            (None, Some(product)) => product.run(self, &dims, [a, b])?,
+            (None, None) => self.in_tiles(&dims, [a, b], result)?,
         };
         let out = self.rounded(out.reshape([dims.batch, dims.rows, dims.columns])?, result)?;
         match onto {
@@ -199,10 +215,22 @@ impl Wgpu {
         [a, b]: [&Tensor<Self>; 2],
         output: DType,
     ) -> Result<Tensor<Self>> {
+        self.parts((tiling, dims), output, |args, parts| {
+            let arrays = [Binding::Read(a), Binding::Read(b), Binding::Write(parts)];
+            self.launch(kernel, (args.groups as usize, 1, 1), args, &arrays)
+        })
+    }
+
+    /// What `start` writes, `[parts,batch,m,n]`, added up.
+    pub(super) fn parts(
+        &self,
+        (tiling, dims): (&MatmulTiling, &MatmulDims),
+        output: DType,
+        start: impl FnOnce(&MatmulArgs, &Tensor<Self>) -> Result<()>,
+    ) -> Result<Tensor<Self>> {
         let args = tiling.arguments(dims)?;
         let parts = self.empty([tiling.parts, dims.batch, dims.rows, dims.columns], output)?;
-        let arrays = [Binding::Read(a), Binding::Read(b), Binding::Write(&parts)];
-        self.launch(kernel, (args.groups as usize, 1, 1), &args, &arrays)?;
+        start(&args, &parts)?;
         if tiling.parts == 1 { parts.reshape([dims.batch, dims.rows, dims.columns]) } else { sum_parts(self, &parts) }
     }
 }

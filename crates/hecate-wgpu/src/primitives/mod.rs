@@ -9,6 +9,7 @@ pub(crate) mod layer_norm;
 pub(crate) mod layout;
 pub(crate) mod loss;
 pub(crate) mod matmul;
+pub(crate) mod matmul_cooperative;
 pub(crate) mod matmul_rows;
 pub(crate) mod norm;
 pub(crate) mod optimizer;

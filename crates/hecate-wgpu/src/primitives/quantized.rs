@@ -1,7 +1,7 @@
 //! Products with quantized matrices. Weights are decoded where they are multiplied, and nowhere written down: for few rows in
 //! registers, for many in the tiles of workgroup memory that products of matrices have.
 
-use super::matmul::{MatmulTiling, SHAPES, TILES};
+use super::matmul::{MATMUL_ARGS, MatmulTiling, SHAPES, TILES};
 use crate::{
     Wgpu,
     error::unsupported,
@@ -22,7 +22,7 @@ const FEW_ROWS: WgslSource = WgslSource {
 };
 const MANY_ROWS: WgslSource = WgslSource {
     name: "quantized_tiles",
-    parts: &[STORE_F32, IEEE, BITS, PRELUDE, TEXT, include_str!("quantized_tiles.wgsl"), TILES],
+    parts: &[STORE_F32, IEEE, BITS, PRELUDE, TEXT, include_str!("quantized_tiles.wgsl"), MATMUL_ARGS, TILES],
 };
 
 /// Kernels are compiled for every format.

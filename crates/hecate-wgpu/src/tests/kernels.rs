@@ -1,7 +1,12 @@
 //! Every kernel, as naga sees it: no adapter is needed.
 
 use crate::{
-    launch::Kernel, launch::WORKGROUP, linear::scan::COLUMN_SUM, primitives::attention::ROWS, sources::ALL, stored::F16,
+    launch::Kernel,
+    launch::WORKGROUP,
+    linear::scan::COLUMN_SUM,
+    primitives::{attention::ROWS, matmul_cooperative::ROLES},
+    sources::ALL,
+    stored::F16,
 };
 use naga::{
     front::wgsl,
@@ -13,7 +18,10 @@ use std::path::Path;
 fn optional(kernel: &Kernel<'_>) -> Capabilities {
     let of =
         |part, capabilities| if kernel.source.parts.contains(&part) { capabilities } else { Capabilities::empty() };
+    let matrices = Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX | Capabilities::SUBGROUP;
     of(F16, Capabilities::SHADER_FLOAT16)
+        | of(ROLES[0], matrices)
+        | of(ROLES[1], matrices)
         | of(WORKGROUP[1], Capabilities::SUBGROUP)
         | of(COLUMN_SUM[1], Capabilities::SUBGROUP)
         | of(ROWS[1], Capabilities::SUBGROUP)
