@@ -72,6 +72,7 @@ impl Pass<'_> {
         if let Some(dout) = self.arrays.dout {
             self.load(dout, p.dout)?;
         }
+        // Both leave gradients of queries and keys in their panels.
         if self.has.sweeps.is_some() {
             self.sweeps_back()?;
         } else {

@@ -56,29 +56,53 @@ impl Tiling {
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub(super) struct LayerNamed {
+    /// Rows of the layer's matrices; 0 for a layer that a matrix does not have.
     rows: u32,
+    /// Columns of its matrices.
     wide: u32,
+    /// Where it is written, `[G,rows]`.
     key: u32,
+    /// What it is asked, `[G,rows]`.
     query: u32,
+    /// What it is written with, `[G,wide]`.
     value: u32,
+    /// What is read, `[G,wide]`.
     out: u32,
+    /// X `[rows,wide]`.
     state: u32,
+    /// Its image at the group's start.
     weights: u32,
+    /// The gradient of that.
     dweights: u32,
+    /// The gradient of X.
     dstate: u32,
+    /// What X goes back to.
     anchor: u32,
+    /// The gradient of that.
     danchor: u32,
+    /// The gradient of what is read.
     dout: u32,
+    /// The gradient of queries.
     dquery: u32,
+    /// The gradient of keys.
     dkey: u32,
+    /// The gradient of what is written.
     dvalue: u32,
+    /// Logarithms of columns' sums `[G + 1,wide]`, of distributions alone.
     logs: u32,
+    /// Parts of sums of powers `[8 blocks,G]`, of (54) alone.
     norms: u32,
+    /// States before chunks of tokens, as invocations have them.
     starts: u32,
+    /// States before the tokens of a chunk, in the same order.
     trail: u32,
+    /// Parts of gradients of queries and keys `[blocks,G,2,rows]`.
     parts: u32,
+    /// Parts of gradients of a `[8 blocks,G]`.
     da: u32,
+    /// Lists by slabs of rows.
     by_slab: u32,
+    /// Workgroups of a sweep.
     blocks: u32,
 }
 
@@ -132,6 +156,7 @@ impl Sweeps {
         let mut layer = |n: usize, [key, query, value, out]: [Panel; 4], [dout, dquery, dkey, dvalue]: [Panel; 4]| {
             // The first layer of a matrix is not there.
             let [rows, wide] = if p.state[n].count() == 0 { [0; 2] } else { p.state[n].sizes() };
+            // A forward keeps no states inside a group.
             let chunks = if backward { group.div_ceil(chunk(self.normed())) } else { 0 };
             let norms = if self.normed() { PARTS * blocks(n) } else { 0 };
             let logs = if self.normed() { 0 } else { wide as usize };
@@ -171,6 +196,7 @@ impl Sweeps {
     /// Constants of kernels, for a layer of so many rows and columns.
     fn constants(self, rows: usize, wide: usize) -> Constants {
         let tiling = Tiling::of(rows).unwrap_or(Tiling::LARGEST);
+        // Then no load has to ask whether it is inside.
         let whole = rows == tiling.down * tiling.rows && wide.is_multiple_of(tiling.across() * COLUMNS);
         let (power, literal) = match self.retention {
             Retention::Lq { q, map } => (power(q), map == Map::Literal),
@@ -189,12 +215,19 @@ fn power(q: f32) -> u32 {
 /// What kernels are compiled for.
 #[derive(Clone, Copy)]
 struct Variant {
+    /// (54) and not (55).
     normed: bool,
+    /// q where |y|^{q-2} is a product, else 0.
     power: u32,
+    /// Whether weights are the literal map's.
     literal: bool,
+    /// Whether tokens read after their own write.
     after: bool,
+    /// Whether states go back to an anchor.
     anchored: bool,
+    /// Whether tiles cover the matrix without a rest.
     whole: bool,
+    /// How a workgroup has its columns.
     tiling: Tiling,
 }
 
@@ -299,10 +332,12 @@ impl Pass<'_> {
         self.inner_grads()?;
         self.sweeps(Leaves::Starts)?;
         for layer in self.swept().rev() {
+            // From the second layer to the first, as gradients go.
             self.norm("slopes", self.places.group, layer)?;
             self.sweep("sweep_back", layer, 0)?;
             self.image("gather", self.places.group, layer)?;
         }
+        // What was written is known for all tokens: inner gradients go back at once.
         self.inner_grads_back()?;
         let slabs = self.slabs();
         self.norm("alongs", slabs, 0)?;

@@ -21,12 +21,19 @@ pub(super) const THREADS: usize = 64;
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
 pub(super) struct GroupArgs {
+    /// The rule and its options.
     cell: Cell,
+    /// First sequence and head of the dispatch.
     sequence_head: u32,
+    /// First token of the group.
     start: u32,
+    /// As in [`Job`].
     origin: u32,
+    /// As in [`Job`].
     to: u32,
+    /// As in [`Job`].
     width: u32,
+    /// As in [`Job`].
     plus: u32,
     unused: [u32; 2],
 }

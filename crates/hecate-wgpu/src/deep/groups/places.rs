@@ -71,27 +71,49 @@ pub(super) type Matrices = [Panel; 2];
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
 pub(super) struct Named {
+    /// Numbers by token.
     numbers: u32,
+    /// X of both layers, then momentum.
     state: u32,
+    /// What both go back to.
     anchor: u32,
+    /// Keys `[G,K]`.
     k: u32,
+    /// Queries `[G,K]`.
     q: u32,
+    /// Values, then errors `[G,V]`.
     v: u32,
+    /// What is taught `[G,V]`.
     u: u32,
+    /// Predictions, then outputs `[G,V]`.
     prediction: u32,
+    /// What the second layer is written with `[G,V]`.
     z1: u32,
+    /// Masks `[G,G]`.
     c: u32,
+    /// How much of each write momentum has `[G,G]`.
     e: u32,
+    /// Gradients of masks `[G,G]`.
     dc: u32,
+    /// Pre-activations at keys `[G,D]`.
     pre: u32,
+    /// u W₁ᵀ `[G,D]`.
     back: u32,
+    /// Its gradient.
     dback: u32,
+    /// The gradient of the hidden layer at keys.
     dh: u32,
+    /// The gradient of `z1`.
     dz1: u32,
+    /// The gradient of `u`.
     du: u32,
+    /// The gradient of the state.
     dstate: u32,
+    /// The gradient of the anchor.
     danchor: u32,
+    /// Partial sums by rows of matrices.
     sums: u32,
+    /// Rows of the longer matrix.
     tall: u32,
     unused: [u32; 2],
 }

@@ -7,13 +7,21 @@ use crate::recurrent::Cell;
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 struct Factors {
+    /// Where the left factor begins.
     a: u32,
+    /// Where the right one does.
     b: u32,
+    /// Numbers that multiply rows or terms, 0 for none.
     by: u32,
+    /// Terms of a sum.
     depth: u32,
+    /// From a row of the left factor to the next.
     a_row: u32,
+    /// From a term of it to the next.
     a_column: u32,
+    /// From a term of the right factor to the next.
     b_row: u32,
+    /// From a column of it to the next.
     b_column: u32,
 }
 
@@ -21,20 +29,25 @@ struct Factors {
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
 pub(super) struct ProductArgs {
+    /// The rule and its options.
     cell: Cell,
     /// Those that are not there have no depth.
     terms: [Factors; 4],
+    /// Of the result.
     rows: u32,
+    /// Of the result.
     columns: u32,
     /// Elements of a memory's part of the workspace.
     each: u32,
     /// Where the numbers of its tokens begin.
     numbers: u32,
+    /// Tokens of a group.
     group: u32,
     /// A bit a term.
     by_depth: u32,
     /// [`Kind`].
     kind: u32,
+    /// Where the result goes.
     out: u32,
     /// [`Share`] of what was there.
     own_by: u32,
@@ -42,7 +55,9 @@ pub(super) struct ProductArgs {
     joins: [u32; 6],
     /// 0 for none.
     slope: u32,
+    /// A second result.
     also: u32,
+    /// Whether tokens read after their own write.
     read_after: u32,
     unused: [u32; 2],
 }

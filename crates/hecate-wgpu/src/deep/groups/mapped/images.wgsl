@@ -7,6 +7,7 @@ var<private> slab: u32;
 var<private> first: u32;
 var<private> end: u32;
 
+// The last one may have fewer rows.
 fn slabs(rows: u32) -> u32 {
     return (rows + SLAB - 1u) / SLAB;
 }
@@ -53,6 +54,7 @@ fn sum_by_slab(which: u32) -> f32 {
     }
     return together(vec4(own)).x;
 }
+// One invocation writes.
 fn put_by_slab(which: u32, x: f32) {
     if (me == 0u) {
         workspace[base + layer.by_slab + which * slabs(layer.rows) + slab] = x;
@@ -77,12 +79,14 @@ fn raise(y: f32) -> f32 {
 fn norm_of(sum: f32, unit: f32) -> f32 {
     return power(sum + to_the_q(least_unit() / unit), 1.0 / args.cell.q);
 }
+// ε^{1/q}: what a norm is no less than.
 fn least_unit() -> f32 {
     return power(LQ_EPSILON, 1.0 / args.cell.q);
 }
 
 // f, by σ and n.
 fn factor_of(unit: f32, norm: f32) -> f32 {
+    // Mirror: σ n^{2-q}. Literal: σ ν^{2-q}.
     let by_map = select(norm, unit * norm, LITERAL == 1u);
     return unit * power(by_map, 2.0 - args.cell.q);
 }
@@ -90,6 +94,7 @@ fn factor_of(unit: f32, norm: f32) -> f32 {
 // `along`, which is ⟨W, W̄⟩.
 fn slopes_of(unit: f32, norm: f32, along: f32) -> vec2<f32> {
     let q = args.cell.q;
+    // The gradient of an element alone, and what comes by the norm.
     let own = select((q - 1.0) * power(norm, 2.0 - q), power(unit * norm, 2.0 - q), LITERAL == 1u);
     return vec2(own, (2.0 - q) * along * power(norm, -q) / unit);
 }
@@ -138,6 +143,7 @@ fn images(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     for (var i = first + me; i < end; i += THREADS) {
         let x = at(layer.state, i);
         if (RETENTION == KL) {
+            // scale eˣ of the state as it is.
             workspace[base + layer.weights + i] = factor * exponential(x);
         } else {
             let y = x / unit;
@@ -171,6 +177,7 @@ fn pull(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     for (var i = first + me; i < end; i += THREADS) {
         let d = at(layer.dweights, i);
+        // (55): a weight is its own derivative.
         var own = at(layer.weights, i) * d;
         if (RETENTION == LQ) {
             let y = at(layer.state, i) / unit;

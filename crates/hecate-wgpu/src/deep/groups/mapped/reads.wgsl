@@ -5,6 +5,7 @@
 fn gates(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     begin(group, index);
     for (var t = me; t < plan.call.frozen; t += THREADS) {
+        // Beyond the last token nothing is forgotten or written.
         var a = 1.0;
         var theta = 0.0;
         if (t < tokens) {
@@ -32,6 +33,7 @@ fn reach(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     for (var j = me; j < layer.wide; j += THREADS) {
         value = larger(value, abs(at(layer.value, t * layer.wide + j)));
     }
+    // An outer product is no larger than this anywhere.
     let most = largest(key) * largest(value);
     if (me == 0u) {
         put(REACH + own_layer, t, most);
@@ -69,6 +71,7 @@ fn looks(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
         if (t < tokens) {
             own = factor * at(layer.out, i);
         }
+        // Rows beyond the last token are zero.
         workspace[base + layer.out + i] = own;
         if (own_layer == 0u) {
             workspace[base + plan.layers[1].query + i] = activation(own).value;
@@ -106,6 +109,7 @@ fn gather(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
         var of_key = 0.0;
         if (t < tokens) {
             for (var b = 0u; b < layer.blocks; b++) {
+                // Queries of a token, then its keys.
                 let place = layer.parts + (b * plan.call.frozen + t) * 2u * layer.rows + r;
                 of_query += at(place, 0u);
                 of_key += at(place, layer.rows);
@@ -124,6 +128,7 @@ fn gather(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
             workspace[base + layer.dvalue + t * layer.wide + j] = 0.0;
         }
     }
+    // All invocations meet in the sum, so it is taken of any token.
     let own = select(0.0, sum_of_parts(layer.da, t), t < tokens);
     if (me == 0u) {
         put(D_A, t, number(D_A, t) + own);
@@ -135,6 +140,7 @@ fn gather(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
 fn gates_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     begin(group, index);
     for (var t = me; t < tokens; t += THREADS) {
+        // Gates crossed as logarithms: a is its own derivative.
         results[plan.call.dgates.x + row_of(t)] = number(A, t) * number(D_A, t);
         results[plan.call.dgates.y + row_of(t)] = number(D_THETA, t);
     }

@@ -36,6 +36,7 @@ var<workgroup> units: array<f32, CHUNK>;
 // Sums of powers.
 var<workgroup> numbers: array<f32, CHUNK * THREADS>;
 
+// A workgroup takes ACROSS times four columns.
 fn begin_sweep(block: u32) {
     begin_layer(args.origin);
     down = me / ACROSS;
@@ -57,6 +58,7 @@ fn four(place: u32, row: u32) -> vec4<f32> {
     let left = max(layer.wide, column) - column;
     return vec4(element(i, left > 0u), element(i + 1u, left > 1u), element(i + 2u, left > 2u), element(i + 3u, left > 3u));
 }
+// Elements beyond the last column stay as they are.
 fn put_four(place: u32, row: u32, own: vec4<f32>) {
     let i = base + place + row * layer.wide + column;
     for (var c = 0u; c < 4u; c++) {
@@ -98,6 +100,7 @@ fn load_state() {
 fn own_place(list: u32, number: u32, block: u32, n: u32) -> u32 {
     return base + list + ((number * layer.blocks + block) * ROWS + n) * 4u * THREADS + me;
 }
+// Four columns lie a workgroup apart, so that a store of all invocations is one line of memory.
 fn leave(place: u32, own: vec4<f32>) {
     workspace[place] = own.x;
     workspace[place + THREADS] = own.y;
@@ -149,6 +152,7 @@ fn begin_unit() {
         least = least_unit();
     }
 }
+// A bound is enough: units only keep powers inside the range of 32 bits.
 fn move_unit(t: u32) {
     if (RETENTION == LQ) {
         unit = larger(a * unit + (1.0 - a) * farthest + of_layer(REACH, t), least);
@@ -159,6 +163,7 @@ fn move_unit(t: u32) {
 fn lower_exponentials(e: vec4<f32>) -> vec4<f32> {
     return exp2(1.4426950408889634 * e);
 }
+// By element.
 fn raise_four(y: vec4<f32>) -> vec4<f32> {
     return vec4(raise(y.x), raise(y.y), raise(y.z), raise(y.w));
 }
@@ -171,6 +176,11 @@ fn look(s: u32) {
         var norm = 0.0;
         for (var n = 0u; n < ROWS; n++) {
             let y = per * state[n];
+            // y 
+            // y
+            // ^{q-2}, whose product with y is 
+            // y
+            // ^q.
             let image = raise_four(y) * y;
             read += queries[n] * select(image, y, LITERAL == 1u);
             norm += dot(image, y);
@@ -179,6 +189,7 @@ fn look(s: u32) {
         numbers[s * THREADS + me] = norm;
         return;
     }
+    // Exponentials are relative to the largest that this invocation has.
     var top = vec4(-BIG);
     for (var n = 0u; n < ROWS; n++) {
         top = max(top, select(vec4(-BIG), state[n], row_at(n) < layer.rows));
@@ -198,6 +209,7 @@ fn look(s: u32) {
 fn add_looks(first: u32, count: u32, block: u32) {
     workgroupBarrier();
     for (var i = me; i < count * ACROSS; i += THREADS) {
+        // The token, and which four columns.
         let s = i / ACROSS;
         let own = s * LOOKS * THREADS + i % ACROSS;
         // As this invocation's own columns, for `put_four`.
@@ -250,6 +262,7 @@ fn add_distributions(t: u32, own: u32) {
 
 // Sums of `numbers` over an eighth of the workgroup each.
 fn add_numbers(place: u32, first: u32, count: u32, block: u32) {
+    // A token and an eighth of its numbers.
     let s = me / PARTS;
     let part = me % PARTS;
     if (s < count) {
@@ -274,6 +287,7 @@ fn sweep(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     }
     fetch(0u);
     for (var first = 0u; first < tokens; first += CHUNK) {
+        // The last chunk may be short.
         let count = min(tokens - first, CHUNK);
         if ((args.plus & 2u) != 0u) {
             for (var n = 0u; n < ROWS; n++) {
@@ -282,6 +296,7 @@ fn sweep(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
         }
         for (var s = 0u; s < count; s++) {
             let t = first + s;
+            // While this token is in work the next one is on its way.
             take();
             fetch(t + 1u);
             if (AFTER == 1u) {

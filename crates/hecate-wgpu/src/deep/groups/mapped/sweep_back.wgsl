@@ -27,6 +27,7 @@ struct TokenBack {
 // `last` are the sums of columns of the gradient that came in, which is of the state behind the last token.
 fn token_back(t: u32, last: vec4<f32>) -> TokenBack {
     var b: TokenBack;
+    // By columns: the same for all rows of an invocation.
     let dout = four(layer.dout, t);
     if (RETENTION == LQ) {
         b.given = of_layer(FACTOR, t) * dout;
@@ -70,12 +71,14 @@ struct ReadBack {
 
 fn read_back(b: TokenBack, query: f32, seen: vec4<f32>) -> ReadBack {
     if (RETENTION == LQ) {
+        // As `look` found it.
         let y = b.per * seen;
         let steep = raise_four(y);
         let image = steep * y;
         let pulled = query * b.own * select(steep, vec4(1.0), LITERAL == 1u) + b.along * image;
         return ReadBack(pulled, dot(select(image, y, LITERAL == 1u), b.given));
     }
+    // A weight times the gradient of what was read.
     let w = state_exponentials(seen - b.logs) * b.own;
     return ReadBack(query * w, w.x + w.y + w.z + w.w);
 }
@@ -135,6 +138,7 @@ fn go_back(t: u32, s: u32, last: vec4<f32>, block: u32) {
         let key = keys[n];
         let before = befores[n];
         let inside = row_at(n) < layer.rows;
+        // The gradient of the state behind the token.
         var own = d[n];
         var read: ReadBack;
         if (AFTER == 1u) {
@@ -146,6 +150,7 @@ fn go_back(t: u32, s: u32, last: vec4<f32>, block: u32) {
         }
         // Rows that are not there have nothing.
         own = select(vec4(0.0), own, inside);
+        // What a is multiplied with.
         let lag = before - anchor[n] - b.before;
         of_a += dot(own, lag);
         of_value += key * own;
@@ -158,6 +163,7 @@ fn go_back(t: u32, s: u32, last: vec4<f32>, block: u32) {
             d[n] += select(vec4(0.0), read.d, inside);
         }
         put_rows(n, read.query, dot(own, z), t, block);
+        // The token before finds the state behind it here.
         state[n] = before;
     }
     values[s * THREADS + me] = of_value;
@@ -202,8 +208,10 @@ fn sweep_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     }
     values[me] = sums;
     workgroupBarrier();
+    // Of distributions: what their normalisation takes off the gradient that came in.
     let last = column_sums(0u, across);
     workgroupBarrier();
+        // From the last chunk, which may be short.
     for (var chunk = (tokens + CHUNK - 1u) / CHUNK; chunk > 0u;) {
         chunk--;
         let first = chunk * CHUNK;
@@ -211,6 +219,7 @@ fn sweep_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
         for (var n = 0u; n < ROWS; n++) {
             state[n] = found(own_place(layer.starts, chunk, group.x, n));
         }
+        // States of the chunk once more, from the one that was kept.
         fetch(first);
         for (var s = 0u; s < count; s++) {
             for (var n = 0u; n < ROWS; n++) {
