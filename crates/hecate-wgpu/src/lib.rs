@@ -27,7 +27,8 @@
 //! # Bounds
 //!
 //! The linear rules' kernels run unchecked, because checks would keep compilers from unrolling their loops. Their indices
-//! follow from shapes that the core has checked. So do products of frozen groups and those by cooperative matrices. All other kernels are checked as wgpu does it.
+//! follow from shapes that the core has checked. So do products and sweeps of frozen groups, and products by cooperative matrices.
+//! All other kernels are checked as wgpu does it.
 //!
 //! # The queue
 //!

@@ -22,6 +22,8 @@ const COLUMNS: usize = 4;
 const PARTS: usize = 8;
 const SLAB: usize = 16;
 const LISTS: usize = 4;
+/// The largest q whose powers are taken in units that are bounds of elements (`move_unit` of `sweep.wgsl`).
+const MOST_POWER: f32 = 8.0;
 
 /// How a workgroup has the columns of a layer.
 #[derive(Clone, Copy)]
@@ -132,9 +134,10 @@ impl Sweeps {
         (spec.retention != Retention::Decay).then_some(Self { retention: spec.retention, after, anchored })
     }
 
-    /// Whether a layer of so many rows has room in registers.
-    pub(super) fn fits(rows: usize) -> bool {
-        Tiling::of(rows).is_some()
+    /// Whether sweeps do for a memory whose longer matrix has so many rows: these have room in registers, and powers in 32 bits.
+    pub(super) fn fit(spec: DeepSpec, rows: usize) -> bool {
+        let small = !matches!(spec.retention, Retention::Lq { q, .. } if q > MOST_POWER);
+        small && Tiling::of(rows).is_some()
     }
 
     /// Whether weights need a norm of the whole matrix, as those of (54).
@@ -287,8 +290,9 @@ impl Pass<'_> {
         let kernel = Kernel { source: &IMAGES, entry, constants: &sweeps.constants(rows as usize, wide as usize) };
         let args = self.args(Job { origin: layer as u32, plus, ..Job::default() });
         let bindings = self.bindings(self.arrays.read[0], self.arrays.made);
-        // SAFETY: elements are those of panels that `Sweeps::layers` cut, or are left out (`element`, `put_four`). Tokens end inside
-        // a group, and loops with them or with constants. It divides by constants and by floats.
+        // SAFETY: elements are those of panels that `Sweeps::layers` cut for these tilings, or are left out (`element`, `put_four`).
+        // Memories are those of the call, and its tables have a place for each. Tokens end inside a group, and loops with them or
+        // with constants. It divides by constants, by heads, of which there is one at least, and by floats.
         unsafe { self.device.launch_unchecked(&kernel, (blocks as usize, self.memories, 1), &args, &bindings) }
     }
 

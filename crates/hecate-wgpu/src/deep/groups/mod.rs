@@ -1,7 +1,7 @@
 //! Frozen groups of deep memories, as products of all memories at once.
 //!
 //! All inner gradients of a group are taken at the weights it starts with: they are products of the group's rows with these. Where
-//! memories decay, what a token reads of the writes before it is a mask (`groups.wgsl`). So a group takes about fifteen dispatches
+//! memories decay, what a token reads of the writes before it is a mask (`groups.wgsl`). Such a group takes about fifteen dispatches
 //! forward and sixty back. Each has a workgroup for every tile of every memory; tokens one by one take a workgroup a memory.
 //! A matrix is the second layer alone, with keys and queries in place of the hidden layer.
 //!
@@ -10,7 +10,8 @@
 //! # What goes token by token
 //!
 //! Groups of less than 8 tokens or more than 64, and sequences shorter than that. A norm inside the memory, columns set back to
-//! their lengths, images of more than 1,024 rows, and memories that one buffer does not hold. Both ways keep the same states.
+//! their lengths, images of more than 1,024 rows, or by powers over 8, or with momentum or a threshold. Memories that one buffer does
+//! not hold, or a dispatch. Both ways keep the same states.
 //!
 //! # Memory
 //!
@@ -92,6 +93,8 @@ static IMAGES: WgslSource = WgslSource {
 /// Tokens of a group and of a sequence from which on products pay, and tokens of a group at most.
 const LEAST_TOKENS: usize = 8;
 const MOST_TOKENS: usize = 64;
+/// `HUBER` of `bias.wgsl`.
+const HUBER_BIAS: u32 = 2;
 
 /// A rule whose groups go by products.
 pub(crate) struct Groups {
@@ -112,9 +115,9 @@ impl Groups {
     pub(crate) fn new(device: &Wgpu, spec: DeepSpec, bias: u32, momentum: bool, dims: &Dims) -> Option<Self> {
         let (group, hidden) = (spec.frozen? as usize, spec.structure.hidden(dims.key).unwrap_or(0));
         let inner = if hidden == 0 { dims.key } else { hidden };
-        // States that are swept stay in registers.
-        let swept = spec.retention == Retention::Decay || (!momentum && Sweeps::fits(dims.key.max(inner)));
-        let plain = swept && !spec.structure.norm() && !spec.renorm;
+        // States that are swept stay in registers, and their gates are a and θ alone.
+        let sweeps = || !momentum && bias != HUBER_BIAS && Sweeps::fit(spec, dims.key.max(inner));
+        let plain = (spec.retention == Retention::Decay || sweeps()) && !spec.structure.norm() && !spec.renorm;
         let long = (LEAST_TOKENS..=MOST_TOKENS).contains(&group) && dims.sequences.longest() >= LEAST_TOKENS;
         let options = spec.options(dims);
         // Neither elements of a state nor rows may have more workgroups than a dimension has.

@@ -4,7 +4,8 @@
 // Invocations go through CHUNK tokens by themselves. What they read is then added up column by column.
 // Columns of (55) are distributions but for a number that each has in common, the logarithm of its sum. Writes carry it along.
 
-const BIG: f32 = 3e38;
+// No element is so far below; multiplied by log₂ e it stays finite.
+const BIG: f32 = 1e38;
 
 // Elements of the state and of what it goes back to: rows DOWN apart, four columns.
 var<private> state: array<vec4<f32>, ROWS>;
@@ -152,7 +153,7 @@ fn begin_unit() {
         least = least_unit();
     }
 }
-// A bound is enough: units only keep powers inside the range of 32 bits.
+// A bound is enough: powers up to the eighth of what is some hundred times smaller are still inside the range of 32 bits.
 fn move_unit(t: u32) {
     if (RETENTION == LQ) {
         unit = larger(a * unit + (1.0 - a) * farthest + of_layer(REACH, t), least);
@@ -176,11 +177,7 @@ fn look(s: u32) {
         var norm = 0.0;
         for (var n = 0u; n < ROWS; n++) {
             let y = per * state[n];
-            // y 
-            // y
-            // ^{q-2}, whose product with y is 
-            // y
-            // ^q.
+            // y |y|^{q-2}, whose product with y is |y|^q.
             let image = raise_four(y) * y;
             read += queries[n] * select(image, y, LITERAL == 1u);
             norm += dot(image, y);
@@ -196,7 +193,9 @@ fn look(s: u32) {
     }
     var sum = vec4(0.0);
     for (var n = 0u; n < ROWS; n++) {
-        let e = select(vec4(0.0), lower_exponentials(state[n] - top), row_at(n) < layer.rows);
+        let inside = row_at(n) < layer.rows;
+        // Rows that are not there have no say, and no exponential that overflows.
+        let e = select(vec4(0.0), lower_exponentials(select(vec4(0.0), state[n] - top, inside)), inside);
         sum += e;
         read += queries[n] * e;
     }

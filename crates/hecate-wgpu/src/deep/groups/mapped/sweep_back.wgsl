@@ -211,7 +211,7 @@ fn sweep_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     // Of distributions: what their normalisation takes off the gradient that came in.
     let last = column_sums(0u, across);
     workgroupBarrier();
-        // From the last chunk, which may be short.
+    // From the last chunk, which may be short.
     for (var chunk = (tokens + CHUNK - 1u) / CHUNK; chunk > 0u;) {
         chunk--;
         let first = chunk * CHUNK;
