@@ -37,6 +37,9 @@ fn groups_of_any_size() {
     agree(&Case::packed(moneta(64), &[70, 3, 128], 1, 6, 9, 312));
     agree(&Case::new(Memora { memory: WIDE, ..memora(16) }, Sizes::new(1, 20, 1, 65, 30), 313));
     agree(&Case::new(Moneta { memory: WIDE, ..moneta(16) }, Sizes::new(1, 20, 1, 65, 30), 314));
+    // Tiles without a rest load without asking.
+    agree(&Case::new(Memora { memory: WIDE, ..memora(16) }, Sizes::new(1, 20, 1, 64, 32), 317));
+    agree(&Case::new(Moneta { memory: WIDE, ..moneta(16) }, Sizes::new(1, 20, 1, 64, 32), 318));
     agree(&Case::new(memora_matrix(20), Sizes::new(1, 43, 2, 12, 35), 315));
     agree(&Case::new(moneta_matrix(20), Sizes::new(1, 43, 2, 70, 5), 316));
 }
