@@ -387,11 +387,11 @@ fn frozen(device: &Cuda, request: &Request) -> Option<Result<Work>> {
         );
     };
     let memory = MlpMemory { expansion: expansion.parse().ok()?, ..MlpMemory::default() };
-    let momentum = MomentumForm::LookAhead;
     by_name!(
         "titans_mlp" TitansMlp { memory, frozen, ..TitansMlp::default() },
-        "titans_mlp_ahead" TitansMlp { memory, frozen, momentum, ..TitansMlp::default() },
+        "titans_mlp_ahead" TitansMlp { memory, frozen, momentum: MomentumForm::LookAhead, ..TitansMlp::default() },
         "moneta" Moneta { memory, frozen, ..Moneta::default() },
+        "moneta_literal" Moneta { memory, frozen, q: 3.0, map: Map::Literal, ..Moneta::default() },
         "yaad" Yaad { memory, frozen, ..Yaad::default() },
         "yaad_momentum" YaadMomentum { memory, frozen, ..YaadMomentum::default() },
         "memora" Memora { memory, frozen, ..Memora::default() }

@@ -5,7 +5,7 @@
 //!
 //! Inner gradients of a group are products of its rows with the weights that it starts with, as where memories decay. They go
 //! by the same code. The states between are sums of what the tokens write. But a read takes an image of such a sum, element by
-//! element: `exp` of (55), or `|x|² x` of (54). No masked product makes that. So states go through registers, token by token:
+//! element: `exp` of (55), or `|x|^(q−2) x` of (54). No masked product makes that. So states go through registers, token by token:
 //! a state moves, and its image is read. Sums over rows, of columns and for the norm are left as parts, since no write of the
 //! group waits for them. Warps have tiles of 32 rows and columns, and meet every eight tokens to add up (`sweep.cuh`).
 //!
@@ -16,7 +16,9 @@
 //!
 //! States, their gradients, images and sums have 32 bits. Products are those of the other kernels, with factors of 10 bits of
 //! fraction. Exponentials are relative to the largest of a column where a bound on what was written says that they could pass
-//! `2^±30`. States of (54) count in a power of two, by token, over which none of their elements can be: fourth powers stay finite.
+//! `2^±30`. States of (54) count in a power of two, by token, over which none of their elements can be: their powers stay finite.
+//! Of `q = 4` with the mirror powers are products. Other norms, and the literal map, have files of their own: a power is a logarithm
+//! and an exponential.
 //!
 //! # Anchors, and reads before the write
 //!
@@ -32,8 +34,7 @@
 //!
 //! # What goes token by token
 //!
-//! What the other kernels leave out, and widths that 32 does not divide. Of (54), other norms
-//! than `q = 4`, and the literal map.
+//! What the other kernels leave out, and widths that 32 does not divide. Of (54), norms of more than `q = 8`.
 
 use super::{Places, THREADS, TOKEN_GRADIENTS, TOKEN_NUMBERS};
 use crate::{
@@ -49,10 +50,13 @@ use hecate_core::{
 
 pub(crate) const MEMORA: KernelSource = kernel_source!("memora_groups", "mapped/memora_groups.cu");
 pub(crate) const MONETA: KernelSource = kernel_source!("moneta_groups", "mapped/moneta_groups.cu");
+pub(crate) const MONETA_POWERS: KernelSource = kernel_source!("moneta_groups_powers", "mapped/moneta_groups_powers.cu");
 pub(crate) const MEMORA_ANCHORED: KernelSource =
     kernel_source!("memora_groups_anchored", "mapped/memora_groups_anchored.cu");
 pub(crate) const MONETA_ANCHORED: KernelSource =
     kernel_source!("moneta_groups_anchored", "mapped/moneta_groups_anchored.cu");
+pub(crate) const MONETA_POWERS_ANCHORED: KernelSource =
+    kernel_source!("moneta_groups_powers_anchored", "mapped/moneta_groups_powers_anchored.cu");
 
 /// Kernels by the blocks of a cluster.
 type ByCluster = [(usize, StepKernels<DeepOptions>); 4];
@@ -74,6 +78,12 @@ by_cluster! { OF_MONETA: MONETA,
     [1 "moneta_groups_1" "moneta_groups_backward_1"], [2 "moneta_groups_2" "moneta_groups_backward_2"],
     [4 "moneta_groups_4" "moneta_groups_backward_4"], [8 "moneta_groups_8" "moneta_groups_backward_8"]
 }
+by_cluster! { OF_POWERS: MONETA_POWERS,
+    [1 "moneta_groups_powers_1" "moneta_groups_powers_backward_1"],
+    [2 "moneta_groups_powers_2" "moneta_groups_powers_backward_2"],
+    [4 "moneta_groups_powers_4" "moneta_groups_powers_backward_4"],
+    [8 "moneta_groups_powers_8" "moneta_groups_powers_backward_8"]
+}
 by_cluster! { OF_MEMORA_ANCHORED: MEMORA_ANCHORED,
     [1 "memora_groups_anchored_1" "memora_groups_anchored_backward_1"],
     [2 "memora_groups_anchored_2" "memora_groups_anchored_backward_2"],
@@ -86,7 +96,15 @@ by_cluster! { OF_MONETA_ANCHORED: MONETA_ANCHORED,
     [4 "moneta_groups_anchored_4" "moneta_groups_anchored_backward_4"],
     [8 "moneta_groups_anchored_8" "moneta_groups_anchored_backward_8"]
 }
+by_cluster! { OF_POWERS_ANCHORED: MONETA_POWERS_ANCHORED,
+    [1 "moneta_groups_powers_anchored_1" "moneta_groups_powers_anchored_backward_1"],
+    [2 "moneta_groups_powers_anchored_2" "moneta_groups_powers_anchored_backward_2"],
+    [4 "moneta_groups_powers_anchored_4" "moneta_groups_powers_anchored_backward_4"],
+    [8 "moneta_groups_powers_anchored_8" "moneta_groups_powers_anchored_backward_8"]
+}
 
+/// The largest `q` whose powers of what lies under a bound of a state stay above 0 (`sweep.cuh`).
+const LARGEST_POWER: f32 = 8.0;
 /// `TILE`, `CHUNK`, `NUMBERS`, `PARTS`.
 const TILE: usize = 32;
 const CHUNK: usize = 8;
@@ -100,6 +118,8 @@ fn kernels(spec: DeepSpec, dims: &Dims) -> Option<ByCluster> {
         (Retention::Kl { .. }, true) => OF_MEMORA_ANCHORED,
         (Retention::Lq { q: 4.0, map: Map::Mirror }, false) => OF_MONETA,
         (Retention::Lq { q: 4.0, map: Map::Mirror }, true) => OF_MONETA_ANCHORED,
+        (Retention::Lq { q, .. }, false) if q <= LARGEST_POWER => OF_POWERS,
+        (Retention::Lq { q, .. }, true) if q <= LARGEST_POWER => OF_POWERS_ANCHORED,
         _ => return None,
     };
     // Every block has whole tiles of both layers.

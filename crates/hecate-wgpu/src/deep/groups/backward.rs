@@ -98,7 +98,7 @@ impl Pass<'_> {
             self.layer_back(&LayerBack { layer, dr, dquery: p.dq, dkey: p.dk, dz: p.dback, slope })?;
         }
         // Gates come after all that reads masks has added to them.
-        self.by_rows("masks_back", 1, Job::default())?;
+        self.by_rows("masks_back", 2, Job::default())?;
         self.inner_grads_back()?;
         self.by_rows("gates_back", p.group, Job::default())
     }

@@ -304,7 +304,9 @@ impl Pass<'_> {
     /// Gates, and weights at the state before the group.
     pub(super) fn begin_images(&self) -> Result<()> {
         let slabs = self.slabs();
-        self.image("gates", 1, 0)?;
+        if let Some(sweeps) = self.has.sweeps {
+            self.arrive(&Kernel { source: &IMAGES, entry: "gates", constants: &sweeps.constants(1, 1) })?;
+        }
         self.norm("tops", slabs, 0)?;
         self.norm("powers", slabs, 0)?;
         self.image("images", slabs, 0)

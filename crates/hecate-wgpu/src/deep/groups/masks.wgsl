@@ -35,39 +35,39 @@ fn begin_token(t: u32) {
     put(Y, t, select(0.0, select(1.0, eta, ahead), inside));
 }
 
-// What is left of the state before the group.
-fn of_state() {
-    var now = 1.0;
-    var pushed = 0.0;
-    var left = 1.0;
-    for (var t = 0u; t < plan.call.frozen; t++) {
-        now *= number(A, t);
-        pushed = number(A, t) * pushed + number(M, t) * left;
-        left *= number(S, t);
-        put(ALL_A, t, now);
-        put(ALL_B, t, pushed);
-        put(ALL_E, t, left);
+// What is left of write `me` after each token, and of the state before the group. Both are the same recurrence, from other beginnings:
+// of the state (now, pushed) comes from (1, 0), of the momentum from (0, 1). `partial` has a, m and s of all tokens.
+fn of_writes() {
+    let group = plan.call.frozen;
+    let own = vec2(number(X, min(me, group - 1u)), number(Y, min(me, group - 1u)));
+    var write = vec2(0.0);
+    var state = vec2(1.0, 0.0);
+    var momentum = vec2(0.0, 1.0);
+    for (var t = 0u; t < group; t++) {
+        let by = partial[t];
+        // Before the write itself it is zero, and stays so.
+        write = select(step_on(write, by), own, t == me);
+        state = step_on(state, by);
+        momentum = step_on(momentum, by);
+        if (me < group) {
+            workspace[base + plan.places.c + t * group + me] = write.x;
+            workspace[base + plan.places.e + t * group + me] = write.y;
+        }
+        if (t == me) {
+            put(ALL_A, t, state.x);
+            put(ALL_B, t, momentum.x);
+            put(ALL_E, t, momentum.y);
+        }
+    }
+    if (me < group) {
+        put(LAST_C, me, write.x);
+        put(LAST_E, me, write.y);
     }
 }
 
-// What is left of write j after each token.
-fn of_write(j: u32) {
-    let group = plan.call.frozen;
-    var now = 0.0;
-    var pushed = 0.0;
-    for (var t = 0u; t < group; t++) {
-        // Before the write itself both are zero, and stay so.
-        now = number(A, t) * now + number(M, t) * pushed;
-        pushed = number(S, t) * pushed;
-        if (t == j) {
-            now = number(X, t);
-            pushed = number(Y, t);
-        }
-        workspace[base + plan.places.c + t * group + j] = now;
-        workspace[base + plan.places.e + t * group + j] = pushed;
-    }
-    put(LAST_C, j, now);
-    put(LAST_E, j, pushed);
+// A token's step of what is added to X and what is left of S: `by` has a, m and s.
+fn step_on(x: vec2<f32>, by: vec4<f32>) -> vec2<f32> {
+    return vec2(by.x * x.x + by.y * x.y, by.z * x.y);
 }
 
 // Tokens that read before their write find what the one before left.
@@ -82,24 +82,24 @@ fn of_read(t: u32) {
     put(READ_REST, t, select(0.0, 1.0 - found_a, inside));
 }
 
+// The first workgroup has the group's gates, a token an invocation; the others its rows (`arrive.wgsl`).
 @compute @workgroup_size(THREADS)
 fn masks(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     begin(group, index);
-    for (var t = me; t < plan.call.frozen; t += THREADS) {
-        begin_token(t);
+    if (group.x > 0u) {
+        bring(group.x - 1u);
+        return;
     }
-    sync();
-    // A write an invocation, and one for the state.
-    for (var j = me; j <= plan.call.frozen; j += THREADS) {
-        if (j == plan.call.frozen) {
-            of_state();
-        } else {
-            of_write(j);
-        }
+    if (me < plan.call.frozen) {
+        begin_token(me);
+        // Everybody needs all of these, token after token.
+        partial[me] = vec4(number(A, me), number(M, me), number(S, me), 0.0);
     }
+    workgroupBarrier();
+    of_writes();
     sync();
-    for (var t = me; t < plan.call.frozen; t += THREADS) {
-        of_read(t);
+    if (me < plan.call.frozen) {
+        of_read(me);
     }
 }
 
@@ -122,72 +122,102 @@ fn clear(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     }
 }
 
+// By token, for all invocations: η and what reads give to A and B; A, B and E before it. `partial` has a, m, s and x.
+var<workgroup> told: array<vec4<f32>, THREADS>;
+var<workgroup> before: array<vec4<f32>, THREADS>;
+
+// This invocation's token of `partial` and `told`, which `together` leaves free. Tokens read what the one `reader` before them left.
+fn tell_token(reader: u32) {
+    let t = me;
+    if (t < plan.call.frozen) {
+        partial[t] = vec4(number(A, t), number(M, t), number(S, t), number(X, t));
+        var reads = vec2(0.0);
+        if (t + reader < tokens) {
+            reads = vec2(number(D_READ_A, t + reader), number(D_READ_B, t + reader));
+        }
+        told[t] = vec4(number(ETA, t), reads, 0.0);
+        before[t] = vec4(1.0, 0.0, 1.0, 0.0);
+        if (t > 0u) {
+            before[t] = vec4(number(ALL_A, t - 1u), number(ALL_B, t - 1u), number(ALL_E, t - 1u), 0.0);
+        }
+    }
+    workgroupBarrier();
+}
+
+// What token t has of write j: its share after the token before, momentum's, and the gradient of the mask.
+fn share_of(t: u32, j: u32) -> vec3<f32> {
+    let earlier = (max(t, 1u) - 1u) * plan.call.frozen + j;
+    return vec3(at(plan.places.c, earlier), at(plan.places.e, earlier), at(plan.places.dc, t * plan.call.frozen + j));
+}
+
 // Gradients by a and η of each token, in the places of `dc` and `e`. Of write j, from the last token.
 fn write_back(j: u32) {
     let group = plan.call.frozen;
     let ahead = looks_ahead();
     let after = args.cell.read_after != 0u;
+    let of_last = vec2(number(D_LAST_C, j), number(D_LAST_E, j));
     var now = 0.0;
     var pushed = 0.0;
     // What a token that reads before its write gives to the one before.
     var next = 0.0;
+    var coming = share_of(group - 1u, j);
     for (var t = group; t > 0u;) {
         t--;
         let own = t * group + j;
-        let earlier = (max(t, 1u) - 1u) * group + j;
         let inside = t < tokens && t >= j;
         let last = select(0.0, 1.0, t + 1u == tokens);
-        let before = at(plan.places.c, earlier);
-        let before_pushed = at(plan.places.e, earlier);
-        let of_read = at(plan.places.dc, own);
-        now = select(0.0, now + select(next, of_read, after) + last * number(D_LAST_C, j), inside);
-        pushed = select(0.0, pushed + last * number(D_LAST_E, j), inside);
-        next = of_read;
+        // The next token's are asked for before this one's are written over.
+        let share = coming;
+        coming = share_of(max(t, 1u) - 1u, j);
+        now = select(0.0, now + select(next, share.z, after) + last * of_last.x, inside);
+        pushed = select(0.0, pushed + last * of_last.y, inside);
+        next = share.z;
         // By the definitions of m, s, x and y in `begin_token`.
-        let by = chain(t, vec3(now * before, now * before_pushed, pushed * before_pushed), ahead);
+        let by = chain(t, vec3(now * share.x, now * share.y, pushed * share.y), ahead);
         let writes = t == j;
         workspace[base + plan.places.dc + own] = select(0.0, by.x, inside && !writes);
         let of_write = select(0.0, pushed - now, ahead);
         workspace[base + plan.places.e + own] = select(0.0, select(by.y, of_write, writes), inside);
-        pushed = number(M, t) * now + number(S, t) * pushed;
-        now *= number(A, t);
+        pushed = partial[t].y * now + partial[t].z * pushed;
+        now *= partial[t].x;
     }
 }
 
 // From gradients of a, m and s of X's recurrence to those of a and η.
 fn chain(t: u32, d: vec3<f32>, ahead: bool) -> vec2<f32> {
     if (ahead) {
-        return vec2(d.x + d.y * number(X, t) + d.z * number(ETA, t), number(A, t) * (d.z - d.y));
+        return vec2(d.x + d.y * partial[t].w + d.z * told[t].x, partial[t].x * (d.z - d.y));
     }
     return vec2(d.x, d.y + d.z);
 }
 
-// The same of the state before the group; `last` are the gradients of A, B and E after it.
+// The same of the state before the group, by one invocation; `last` are the gradients of A, B and E after it.
 fn state_back(last: vec3<f32>) {
     let ahead = looks_ahead();
-    // Which token reads what one left.
-    let reader = select(1u, 0u, args.cell.read_after != 0u);
     var d = last;
     for (var t = plan.call.frozen; t > 0u;) {
         t--;
-        if (t + reader < tokens) {
-            d.x += number(D_READ_A, t + reader);
-            d.y += number(D_READ_B, t + reader);
-        }
-        var before = vec3(1.0, 0.0, 1.0);
-        if (t > 0u) {
-            before = vec3(number(ALL_A, t - 1u), number(ALL_B, t - 1u), number(ALL_E, t - 1u));
-        }
-        let by = chain(t, vec3(d.x * before.x + d.y * before.y, d.y * before.z, d.z * before.z), ahead);
-        put(D_A, t, by.x);
-        put(D_ETA, t, by.y);
-        d = vec3(d.x * number(A, t), d.y * number(A, t), number(M, t) * d.y + number(S, t) * d.z);
+        let by = partial[t];
+        let was = before[t];
+        d += vec3(told[t].yz, 0.0);
+        let own = chain(t, vec3(d.x * was.x + d.y * was.y, d.y * was.z, d.z * was.z), ahead);
+        before[t] = vec4(own, 0.0, 0.0);
+        d = vec3(d.x * by.x, d.y * by.x, by.y * d.y + by.z * d.z);
     }
 }
 
+// The first workgroup has the writes, the second the state.
 @compute @workgroup_size(THREADS)
 fn masks_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     begin(group, index);
+    let reader = select(1u, 0u, args.cell.read_after != 0u);
+    if (group.x == 0u) {
+        tell_token(reader);
+        if (me < plan.call.frozen) {
+            write_back(me);
+        }
+        return;
+    }
     // Of both layers.
     var own = vec4(0.0);
     for (var i = me; i < 2u * plan.places.tall; i += THREADS) {
@@ -195,12 +225,14 @@ fn masks_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
         own += vec4(at(from_row, 0u), at(from_row, 1u), at(from_row, 2u), 0.0);
     }
     let last = together(own).xyz;
-    for (var j = me; j <= plan.call.frozen; j += THREADS) {
-        if (j == plan.call.frozen) {
-            state_back(last);
-        } else {
-            write_back(j);
-        }
+    tell_token(reader);
+    if (me == 0u) {
+        state_back(last);
+    }
+    workgroupBarrier();
+    if (me < plan.call.frozen) {
+        put(D_A, me, before[me].x);
+        put(D_ETA, me, before[me].y);
     }
 }
 

@@ -199,14 +199,21 @@ impl Pass<'_> {
 
     /// The group's rows and masks; or gates, and weights where they are an image of the state.
     pub(super) fn begin(&self) -> Result<()> {
-        let [q, k, v, _] = self.arrays.read;
-        self.load(q, self.places.q)?;
-        self.load(k, self.places.k)?;
-        self.load(v, self.places.v)?;
         if self.has.sweeps.is_some() {
             return self.begin_images();
         }
-        self.by_rows("masks", 1, Job::default())
+        let constants = [("BIAS", self.groups.bias)];
+        self.arrive(&Kernel { source: &GROUPS, entry: "masks", constants: &constants })
+    }
+
+    /// A kernel whose first workgroup has the gates, and whose others bring rows.
+    pub(super) fn arrive(&self, kernel: &Kernel<'_>) -> Result<()> {
+        let [q, k, v, _] = self.arrays.read;
+        let widest = self.places.k.columns.max(self.places.v.columns);
+        let workgroups = 1 + ((self.places.group * widest) as usize).div_ceil(THREADS);
+        let [plan, given, q, workspace, made] = self.bindings(q, self.arrays.made);
+        let bindings = [plan, given, q, workspace, made, Binding::Read(k), Binding::Read(v)];
+        self.device.launch(kernel, (workgroups, self.memories, 1), &self.args(Job::default()), &bindings)
     }
 
     /// What both layers are written with, at the weights that the group starts with.

@@ -72,8 +72,8 @@ const REST: u32 = 5u;
 
 const SIDE: u32 = 32u;
 const DEPTH: u32 = 16u;
-// One more than a side, so that neighbours along either lie in different banks.
-const APART: u32 = 33u;
+// Four more than a side, so that neighbours along either lie in different banks and fours lie together.
+const APART: u32 = 36u;
 
 // Terms first: [depth, rows of the tile], [depth, columns].
 var<workgroup> left: array<f32, DEPTH * APART>;
@@ -194,10 +194,9 @@ fn reader(origin: u32, first: u32, by_side: u32, by_term: u32, me: u32) -> Reade
 
 // Element n of eight, zero outside of the matrix.
 fn element(r: Reader, n: u32, sides: u32, depth: u32, done: u32) -> f32 {
-    if (r.side + n * r.side_step < sides && done + r.term + n * r.term_step < depth) {
-        return workspace[r.place + done / DEPTH * r.stripe + n * r.step];
-    }
-    return 0.0;
+    // A load without a branch around it waits for no other.
+    let inside = r.side + n * r.side_step < sides && done + r.term + n * r.term_step < depth;
+    return select(0.0, workspace[select(base, r.place + done / DEPTH * r.stripe + n * r.step, inside)], inside);
 }
 
 // Four of them, from n on.
@@ -232,7 +231,7 @@ fn product(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let across = (args.columns + SIDE - 1u) / SIDE;
     let top = group.x / across * SIDE;
     let side = group.x % across * SIDE;
-    // Rows and columns of an invocation are eight apart.
+    // An invocation has four neighbouring rows and columns, which it reads four at a time.
     let high = me / 8u;
     let wide = me % 8u;
     var sum_0 = vec4(0.0);
@@ -264,27 +263,27 @@ fn product(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
             }
             workgroupBarrier();
             for (var d = 0u; d < DEPTH; d++) {
-                let x = d * APART + high;
-                let y = d * APART + wide;
-                let own = vec4(right[y], right[y + 8u], right[y + 16u], right[y + 24u]);
+                let x = d * APART + 4u * high;
+                let y = d * APART + 4u * wide;
+                let own = vec4(right[y], right[y + 1u], right[y + 2u], right[y + 3u]);
                 sum_0 += left[x] * own;
-                sum_1 += left[x + 8u] * own;
-                sum_2 += left[x + 16u] * own;
-                sum_3 += left[x + 24u] * own;
+                sum_1 += left[x + 1u] * own;
+                sum_2 += left[x + 2u] * own;
+                sum_3 += left[x + 3u] * own;
             }
         }
     }
-    store(sum_0, top + high, side + wide);
-    store(sum_1, top + high + 8u, side + wide);
-    store(sum_2, top + high + 16u, side + wide);
-    store(sum_3, top + high + 24u, side + wide);
+    store(sum_0, top + 4u * high, side + 4u * wide);
+    store(sum_1, top + 4u * high + 1u, side + 4u * wide);
+    store(sum_2, top + 4u * high + 2u, side + 4u * wide);
+    store(sum_3, top + 4u * high + 3u, side + 4u * wide);
 }
 
 // Four elements of row i.
 fn store(sums: vec4<f32>, i: u32, j: u32) {
     for (var n = 0u; n < 4u; n++) {
-        if (i < args.rows && j + 8u * n < args.columns) {
-            finish(sums[n], i, j + 8u * n);
+        if (i < args.rows && j + n < args.columns) {
+            finish(sums[n], i, j + n);
         }
     }
 }

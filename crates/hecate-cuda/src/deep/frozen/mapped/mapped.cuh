@@ -49,6 +49,7 @@ struct Mapped : Reverse {
         for (u32 i = 0; i < 2; i++) {
             Layer& l = layer[i];
             l.height = i ? width : o.key, l.wide = i ? o.value : width, l.rows = rows, l.after = o.read_after, l.kept = nullptr;
+            l.q = o.q, l.literal = o.literal;
             l.anchor = Panel{nullptr, 0};
             l.numbers = arena.take(NUMBERS * rows), l.omega = arena.take(rows);
         }
@@ -155,21 +156,22 @@ struct Mapped : Reverse {
     __device__ const float* of_block(const float* own, u32 b) const { return own + ((long long)b - cluster.rank) * (long long)each; }
 
     // What makes outputs and gradients of sums over X' = X / σ, by one thread: ω and κ, by all blocks' units and norms.
-    __device__ void factors(const float* sigma, const float* norms, float& omega, float& kappa) const {
-        float top = 0.0f, sum = 0.0f, own = *sigma;
+    template <int MAP> __device__ void factors(const Layer& l, const float* sigma, const float* norms, float& omega, float& kappa) const {
+        float top = 0.0f, sum = 0.0f, own = *sigma, q = l.norm<MAP>();
         for (u32 b = 0; b < cluster.count; b++) top = fmaxf(top, *of_block(sigma, b));
         for (u32 b = 0; b < cluster.count; b++) {
             // At most 1, for the largest unit is taken.
-            float ratio = *of_block(sigma, b) / top, square = ratio * ratio;
-            sum += square * square * *of_block(norms, b);
+            sum += l.part<MAP>(*of_block(sigma, b) / top) * *of_block(norms, b);
         }
-        // ν⁴ = top⁴ (sum + ε / top⁴), and W = σ³ X'³ / ν².
-        float ratio = own / top, per = 1.0f / top, norm = sqrtf(sum + (float)LQ_EPSILON * (per * per) * (per * per));
-        omega = own * ratio * ratio / norm;
-        kappa = -2.0f * ratio * ratio * ratio * per / (norm * norm);
+        // ν^q = top^q n, with n = sum + ε / top^q; so W = σ^{q−1} B' / ν^{q−2}, or σ X' / ν^{q−2}.
+        float ratio = own / top, per = 1.0f / top;
+        sum += (float)LQ_EPSILON * l.part<MAP>(per);
+        // Of the mirror σ^{q−1} / top^{q−2}.
+        omega = own * l.raise<MAP>(l.mirrors<MAP>() ? ratio : per) * power(sum, (2.0f - q) / q);
+        kappa = (2.0f - q) * l.raise<MAP>(ratio) * ratio * per / sum;
     }
-    TOGETHER_OF void factors_of_reads(const Layer& l) const {
-        EACH(t, l.tokens) factors(l.sigma + l.seen(t), l.norms + t, l.omega[t], l.number(KAPPA)[t]);
+    template <int MAP> TOGETHER_OF void factors_of_reads(const Layer& l) const {
+        EACH(t, l.tokens) factors<MAP>(l, l.sigma + l.seen(t), l.norms + t, l.omega[t], l.number(KAPPA)[t]);
         __syncthreads();
     }
 
@@ -184,33 +186,30 @@ struct Mapped : Reverse {
                 continue;
             }
             each_of(l, [&](u32 r, u32 j) { map([&](float x) { return largest = fmaxf(largest, fabsf(x)); }, l.x.four(r, j)); });
-            // Fourth powers of what is at most 1 are finite.
+            // Powers of what is at most 1 are finite.
             largest = block_max(largest, partial());
             float sigma = unit_over(largest), unit = 1.0f / sigma;
             each_of(l, [&](u32 r, u32 j) {
-                map([&](float x) {
-                    float square = unit * x * (unit * x);
-                    return norm += square * square;
-                }, l.x.four(r, j));
+                map([&](float x) { return norm += l.part<MAP>(unit * x); }, l.x.four(r, j));
             });
             norm = together(norm);
             if (threadIdx.x == 0) most[i] = largest, starts[2 * i] = sigma, starts[2 * i + 1] = norm;
         }
-        if (MAP != SOFTMAX) spread();
+        if (MAP != SOFTMAX) spread<MAP>();
         __syncthreads();
     }
     // The rest of (54), where all blocks' norms are there.
-    __device__ void spread() {
+    template <int MAP> __device__ void spread() {
         // Units and norms of all blocks are there.
         cluster.meet();
-        if (threadIdx.x >= lowest() && threadIdx.x < 2) factors(starts + 2 * threadIdx.x, starts + 2 * threadIdx.x + 1, omegas[threadIdx.x], kappas[threadIdx.x]);
+        if (threadIdx.x >= lowest() && threadIdx.x < 2) factors<MAP>(layer[threadIdx.x], starts + 2 * threadIdx.x, starts + 2 * threadIdx.x + 1, omegas[threadIdx.x], kappas[threadIdx.x]);
         __syncthreads();
         for (u32 i = lowest(); i < 2; i++) {
             Layer l = layer[i];
             Panel w = i ? x1 : x0;
             float unit = 1.0f / starts[2 * i], omega = omegas[i];
-            // W = ω X'³.
-            auto image = [&](float x) { return omega * (unit * x) * (unit * x) * (unit * x); };
+            // W = ω times the image of X'.
+            auto image = [&](float x) { return omega * l.image<MAP>(unit * x); };
             each_of(l, [&](u32 r, u32 j) { w.four(r, j) = map(image, l.x.four(r, j)); });
         }
     }
@@ -242,7 +241,7 @@ struct Mapped : Reverse {
                 // Every block's sums are over states in a unit of its own.
 #pragma unroll 2
                 for (u32 p = 0; p < count; p++) {
-                    float ratio = of_block(l.sigma, first + p)[l.seen(t)] / l.sigma[l.seen(t)], by = ratio * ratio * ratio;
+                    float by = l.image<MAP>(of_block(l.sigma, first + p)[l.seen(t)] / l.sigma[l.seen(t)]);
                     read = map([&](float sum, float x) { return sum + by * x; }, read, at(l.reads, p));
                 }
                 l.y.four(t, j) = map([&](float x) { return l.omega[t] * x; }, read);
@@ -276,7 +275,7 @@ struct Mapped : Reverse {
             sweep<MAP>(layer[i], offset, !backward);
             // Outputs of the second layer and norms are sums over blocks.
             if (MAP != SOFTMAX || i) cluster.meet();
-            if (MAP != SOFTMAX) factors_of_reads(layer[i]);
+            if (MAP != SOFTMAX) factors_of_reads<MAP>(layer[i]);
             merge<MAP>(layer[i], i, o.scale);
             if (i == 0) activate(hq, preq);
         }

@@ -55,7 +55,7 @@ struct MappedReverse : Mapped {
             // Of (54): what the norm has of the token.
             // A warp a token.
             float along = 0.0f, omega = MAP == SOFTMAX ? scale : l.omega[t];
-            float own = MAP == SOFTMAX ? 0.0f : 3.0f / l.sigma[l.seen(t)];
+            float own = MAP == SOFTMAX ? 0.0f : l.steep<MAP>() / l.sigma[l.seen(t)];
             LANES(j, l.wide) {
                 float d = dy.at(t, j), both = d * l.y.at(t, j);
                 given.at(t, j) = omega * d, along += both;
@@ -93,10 +93,10 @@ struct MappedReverse : Mapped {
                 });
             else each_of(layer[i], [&](u32 r, u32 j) { sums[i] += dot(w.four(r, j), dw.four(r, j)); });
         }
-        if (MAP != SOFTMAX) pull_norms(sums);
+        if (MAP != SOFTMAX) pull_norms<MAP>(sums);
         __syncthreads();
     }
-    __device__ void pull_norms(const float (&sums)[2]) const {
+    template <int MAP> __device__ void pull_norms(const float (&sums)[2]) const {
         for (u32 i = lowest(); i < 2; i++) {
             float sum = together(sums[i]);
             if (threadIdx.x == 0) along[i] = sum;
@@ -107,9 +107,9 @@ struct MappedReverse : Mapped {
             Panel dw = i ? dx1 : dx0, d = way_back[i].d;
             float all = 0.0f, unit = 1.0f / starts[2 * i];
             for (u32 b = 0; b < cluster.count; b++) all += of_block(along, b)[i];
-            // X̄ = 3 X² ν⁻² W̄ − 2 ν⁻⁴ ⟨W̄, W⟩ B, in units of σ.
-            float own = 3.0f * omegas[i] * unit, shared = kappas[i] * all;
-            auto take = [&](float d, float x, float dw) { return d + unit * x * (unit * x) * (own * dw + shared * (unit * x)); };
+            // X̄ = W̄ times the slope of (54), + (2−q) ν^{−q} ⟨W̄, W⟩ B, in units of σ.
+            float own = l.steep<MAP>() * omegas[i] * unit, shared = kappas[i] * all;
+            auto take = [&](float d, float x, float dw) { return d + l.pull<MAP>(unit * x, own * dw, shared); };
             each_of(l, [&](u32 r, u32 j) { d.four(r, j) = map(take, d.four(r, j), l.x.four(r, j), dw.four(r, j)); });
         }
     }

@@ -11,8 +11,10 @@
 #define ANCHORED false
 #endif
 
-// How states become weights: (55), or (54) with q = 4 and the mirror.
-enum { SOFTMAX, CUBES };
+// How states become weights: (55); (54) with q = 4 and the mirror; (54) with any q, up to 8, and either map.
+enum { SOFTMAX, CUBES, POWERS };
+// What takes the place of an element of zero, whose logarithm has no power of q = 2.
+#define TINY 1e-37f
 
 // A warp's tile is 32 rows by as many columns. A thread has four neighbours of its rows, and four of both halves of its columns.
 #define TILE 32
@@ -53,6 +55,25 @@ struct Layer {
     // Where states go back to, in global memory; null: zero. Its largest magnitude.
     Panel anchor;
     float farthest;
+    // q and the map of (54), for POWERS.
+    float q;
+    bool literal;
+
+    template <int MAP> __device__ __forceinline__ float norm() const { return MAP == CUBES ? 4.0f : q; }
+    template <int MAP> __device__ __forceinline__ bool mirrors() const { return MAP == CUBES || !literal; }
+    // |x|^{q−2}, of |x| ≤ 1: an error of the logarithm is one of the power where that is next to nothing.
+    template <int MAP> __device__ __forceinline__ float raise(float x) const {
+        return MAP == CUBES ? x * x : short_exp2((q - 2.0f) * __log2f(fmaxf(fabsf(x), TINY)));
+    }
+    // What of an element of X' is read, and the norm's part of it: |x|^{q−2} x or x, and |x|^q.
+    template <int MAP> __device__ __forceinline__ float image(float x) const { return mirrors<MAP>() ? raise<MAP>(x) * x : x; }
+    template <int MAP> __device__ __forceinline__ float part(float x) const { return raise<MAP>(x) * (x * x); }
+    // An element's gradient: `own` as its weight's, with `steep` in it, and `shared` as the norm's.
+    template <int MAP> __device__ __forceinline__ float pull(float x, float own, float shared) const {
+        float power = raise<MAP>(x);
+        return mirrors<MAP>() ? power * (own + shared * x) : own + shared * (power * x);
+    }
+    template <int MAP> __device__ __forceinline__ float steep() const { return mirrors<MAP>() ? norm<MAP>() - 1.0f : 1.0f; }
 
     // Whether a token reads before it writes, which no memory with an anchor does; the state that it sees; rows of sums.
     __device__ __forceinline__ bool reads_first() const { return !ANCHORED && !after; }
@@ -233,7 +254,7 @@ __device__ __forceinline__ void take_largest(Tile& tile, float (&top)[8]) {
 }
 
 // What a token's query sees of the tile, to the warp's parts: what is read, sums, exponents; for (54) a norm.
-template <int MAP> __device__ __forceinline__ void look(Tile& tile, const Quad& query, bool careful, float* part, float* norm_part) {
+template <int MAP> __device__ __forceinline__ void look(const Layer& l, Tile& tile, const Quad& query, bool careful, float* part, float* norm_part) {
     u32 lane = threadIdx.x % 32, column = column_of_lane();
     float reads[8] = {};
     if (MAP == SOFTMAX) {
@@ -253,11 +274,11 @@ template <int MAP> __device__ __forceinline__ void look(Tile& tile, const Quad& 
             to[0] = make_float4(top[0], top[1], top[2], top[3]), to[TILE / 8] = make_float4(top[4], top[5], top[6], top[7]);
         }
     } else {
-        // Third powers are read, fourth ones make the norm.
+        // Of q = 4 third powers are read, and fourth ones make the norm.
         float norm = 0.0f;
         tile.each([&](u32 i, u32 j) {
-            float x = tile.x[i][j], square = x * x;
-            reads[j] += query.x[i] * (square * x), norm += square * square;
+            float x = tile.x[i][j];
+            reads[j] += query.x[i] * l.image<MAP>(x), norm += l.part<MAP>(x);
         });
         part[column] = sum_columns(reads);
         norm = warp_sum(norm);
@@ -338,7 +359,7 @@ template <int MAP> TOGETHER void sweep(const Layer& of, u32 offset, bool leave) 
                     if (!l.reads_first() || s > 0) tile.write(l, write, anchor);
                     const float *token = stage() + s * staged, *numbers = token + staged - NUMBERS;
                     float* part = parts + warp * PARTS;
-                    look<MAP>(tile, Quad(token + l.height + tile.row), numbers[CAREFUL] > 0.0f, part + s * PART_ROW, part + CHUNK * PART_ROW + s);
+                    look<MAP>(l, tile, Quad(token + l.height + tile.row), numbers[CAREFUL] > 0.0f, part + s * PART_ROW, part + CHUNK * PART_ROW + s);
                 }
                 if (l.reads_first()) tile.write(l, write, anchor);
                 // A forward without a backward keeps nothing here.
@@ -350,7 +371,7 @@ template <int MAP> TOGETHER void sweep(const Layer& of, u32 offset, bool leave) 
         // Columns of the last state are added up where no token reads it, whatever asks.
         if (MAP == SOFTMAX && l.reads_first()) {
             __syncthreads();
-            if (works) look<MAP>(tile, Quad(stage() + tile.row), true, parts + warp * PARTS, parts);
+            if (works) look<MAP>(l, tile, Quad(stage() + tile.row), true, parts + warp * PARTS, parts);
             __syncthreads();
             add_looks<MAP>(l, parts, round, l.tokens, 1);
         }

@@ -7,8 +7,8 @@ struct BackLayer {
     // Gradient of the state, in place; the sums of columns of what comes in [wide], of distributions.
     Panel d;
     float* columns;
-    // Gradients of outputs, by columns, as they meet weights; and what columns of distributions take off, or for (54) with what
-    // X'² is multiplied: [rows,wide].
+    // Gradients of outputs, by columns, as they meet weights; and what columns of distributions take off, or for (54) `own` of
+    // `Layer::pull`: [rows,wide].
     Panel given, taken;
     // Gradients of queries and keys [rows,height] and of values [rows,wide].
     Panel dquery, dkey, dvalue;
@@ -31,9 +31,8 @@ __device__ __forceinline__ void look_back(const Layer& l, const float* token, fl
             float w = short_exp2(x - lse.x[j]);
             dq[i] += w * given.x[j], d.x[i][j] += w * (q.x[i] * given.x[j] - taken.x[j]);
         } else {
-            // X² (its own part + κ X).
-            float square = x * x;
-            dq[i] += square * x * given.x[j], d.x[i][j] += square * (q.x[i] * taken.x[j] + kappa * x);
+            // Its own part, and κ by the norm.
+            dq[i] += l.image<MAP>(x) * given.x[j], d.x[i][j] += l.pull<MAP>(x, q.x[i] * taken.x[j], kappa);
         }
     });
 }

@@ -1,9 +1,13 @@
 // What stands between sweeps, by token: a workgroup a token.
 
-// Gates; no gradient yet.
+// The first workgroup has the group's gates, of which there is no gradient yet; the others its rows (`arrive.wgsl`).
 @compute @workgroup_size(THREADS)
 fn gates(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     begin(group, index);
+    if (group.x > 0u) {
+        bring(group.x - 1u);
+        return;
+    }
     for (var t = me; t < plan.call.frozen; t += THREADS) {
         // Beyond the last token nothing is forgotten or written.
         var a = 1.0;

@@ -1,0 +1,6 @@
+// MONETA in frozen groups: l_p, L_q with any q up to 8, the mirror or the literal map; back to an anchor.
+#define TAUGHT_POWERS true
+#define ANCHORED true
+#include "mapped/kernels.cuh"
+
+MAPPED_KERNELS(moneta_groups_powers_anchored, POWERS)
