@@ -122,9 +122,9 @@ impl Groups {
         let plain = (spec.retention == Retention::Decay || sweeps()) && !spec.structure.norm() && !spec.renorm;
         let long = (LEAST_TOKENS..=MOST_TOKENS).contains(&group) && dims.sequences.longest() >= LEAST_TOKENS;
         let options = spec.options(dims);
-        // Neither elements of a state nor rows may have more workgroups than a dimension has.
+        // Neither elements of a state nor rows, beside one for gates, may have more workgroups than a dimension has.
         let state = spec.weights(dims).saturating_mul(1 + usize::from(momentum));
-        let narrow = dims.key.max(dims.value).max(hidden) <= DIMENSION && state <= DIMENSION * pass::THREADS;
+        let narrow = dims.key.max(dims.value).max(hidden) < DIMENSION && state <= DIMENSION * pass::THREADS;
         if !(plain && long && narrow) {
             return None;
         }
