@@ -79,14 +79,14 @@ pub(super) fn inner_grad_vjp(bias: AttentionalBias, error: &[f32], delta: f32, d
             0.0
         }
         AttentionalBias::Huber(Huber::Coordinate) => {
-            let mut ddelta = 0.0;
-            triples.for_each(|((de, e), du)| {
-                // Outside the threshold an element is ±δ: its gradient goes to δ alone.
-                let inside = e.abs() <= delta;
-                *de += if inside { *du } else { 0.0 };
-                ddelta += if inside { 0.0 } else { du * sign(*e) };
-            });
-            ddelta
+            // Sixteen sums side by side, as in `dot`.
+            let mut ddelta = [0.0; 16];
+            let ((de, last), (error, last_error), (du, last_du)) =
+                (de.as_chunks_mut::<16>(), error.as_chunks::<16>(), du.as_chunks::<16>());
+            let whole = de.iter_mut().zip(error).zip(du);
+            whole.for_each(|((de, error), du)| clamp_vjp(error, delta, du, de, &mut ddelta));
+            clamp_vjp(last_error, delta, last_du, last, &mut ddelta);
+            ddelta.iter().sum()
         }
         // The same cases as in the forward, on the same side of the threshold.
         AttentionalBias::Huber(kind) => {
@@ -106,6 +106,17 @@ pub(super) fn inner_grad_vjp(bias: AttentionalBias, error: &[f32], delta: f32, d
                 _ => error.iter().zip(du).map(|(e, du)| sign(*e) * du).sum(),
             }
         }
+    }
+}
+
+/// Back through clamps of up to sixteen elements: `de` is added to, and sums for the threshold, one an element.
+#[inline(always)]
+fn clamp_vjp(error: &[f32], delta: f32, du: &[f32], de: &mut [f32], ddelta: &mut [f32; 16]) {
+    for ((ddelta, de), (e, du)) in ddelta.iter_mut().zip(de).zip(error.iter().zip(du)) {
+        // Outside the threshold an element is ±δ: its gradient goes to δ alone.
+        let inside = e.abs() <= delta;
+        *de += if inside { *du } else { 0.0 };
+        *ddelta += if inside { 0.0 } else { du * sign(*e) };
     }
 }
 

@@ -13,26 +13,27 @@
 use super::{
     DeepCell, Scratch,
     anchored::{AnchorRead, AnchorReadGrads, AnchorShare},
-    inner_grads::{InnerGrads, WrittenGrads},
+    inner_grads::{InnerGrads, WrittenGrads, fit},
 };
 use crate::{
     linear::{
-        CHUNK, ChunkView, Memory, chunk, chunk_backward,
+        CHUNK, ChunkStart, ChunkView, MemoryMut, chunk, chunk_backward,
         layer::{self, LayerGrads, rows_of},
     },
     product::Mat,
     recurrent::{GroupBackward, GroupForward, GroupedForm, TokenRows},
     rows::{axpy, dot},
+    simd::wide,
 };
 use hecate_core::{families::LinearSpec, rules::AttentionalBias};
 
 /// What the queries of a chunk read.
-struct QueryReads {
-    /// `[n,D]`: activations and slopes.
+#[derive(Default)]
+pub(super) struct QueryReads {
+    /// `[n,D]`: what the first layer gave, activations and slopes; empty for a matrix.
+    pre: Vec<f32>,
     h: Vec<f32>,
     slope: Vec<f32>,
-    /// `[n,V]`, normed where there is a norm, without the residual.
-    out: Vec<f32>,
     /// Of the norm, `[n]`; empty without.
     deviation: Vec<f32>,
     /// What both layers' inputs read of the anchor, `[n,D]`, `[n,V]`; empty without one.
@@ -55,30 +56,21 @@ impl DeepCell {
         LinearSpec { read: self.spec.read, momentum: self.form.momentum(), ..LinearSpec::default() }
     }
 
-    /// `M` and `S` of both layers out of a state.
-    fn memories(&self, state: &[f32]) -> [Memory; 2] {
-        let (first, (_, all)) = (self.low(), self.sizes());
+    /// `M` and `S` of both layers in a state: weights of both come first, then momentum of both.
+    fn starts<'s>(&self, state: &'s [f32]) -> [ChunkStart<'s>; 2] {
+        let (weights, momentum) = state.split_at(self.sizes().1);
         // Without momentum the state ends after the weights.
-        let s = |from: usize, to: usize| {
-            if self.form.momentum() { state[all + from..all + to].to_vec() } else { Vec::new() }
-        };
-        [
-            Memory { m: state[..first].to_vec(), s: s(0, first), group: Vec::new() },
-            Memory { m: state[first..all].to_vec(), s: s(first, all), group: Vec::new() },
-        ]
+        let ((m, m_high), (s, s_high)) =
+            (weights.split_at(self.low()), momentum.split_at(self.low().min(momentum.len())));
+        [ChunkStart { m, s, group: &[] }, ChunkStart { m: m_high, s: s_high, group: &[] }]
     }
 
-    /// The way back of [`Self::memories`].
-    fn store(&self, memories: [Memory; 2], state: &mut [f32]) {
-        let [low, high] = memories;
-        // The order of a state: weights of both layers, then momentum of both.
-        let parts = [low.m, high.m, low.s, high.s];
-        let mut rest = state;
-        for part in parts {
-            let (own, others) = rest.split_at_mut(part.len());
-            own.copy_from_slice(&part);
-            rest = others;
-        }
+    /// As [`Self::starts`], to be changed.
+    fn memories<'s>(&self, state: &'s mut [f32]) -> [MemoryMut<'s>; 2] {
+        let (weights, momentum) = state.split_at_mut(self.sizes().1);
+        let cut = self.low().min(momentum.len());
+        let ((m, m_high), (s, s_high)) = (weights.split_at_mut(self.low()), momentum.split_at_mut(cut));
+        [MemoryMut { m, s, group: &mut [] }, MemoryMut { m: m_high, s: s_high, group: &mut [] }]
     }
 
     /// What the linear engine is given for a layer: queries, keys `[n, rows]`, and values.
@@ -97,45 +89,53 @@ impl DeepCell {
         }
     }
 
-    /// Both calls forward, from the `memories` before the chunk. Workspaces keep what the backward needs.
+    /// Both calls forward, from the `state` before the chunk, into `out [n,V]` without the residual.
+    /// Workspaces keep what the backward needs. It does not need `out` itself unless that is normed, and asks for none then.
     fn read(
         &self,
         rows: TokenRows<'_>,
         inner: &InnerGrads,
-        memories: &[Memory; 2],
-        layers: &mut Layers,
+        state: &[f32],
+        (layers, reads): (&mut Layers, &mut QueryReads),
         share: Option<&AnchorShare<'_>>,
-    ) -> QueryReads {
-        let (n, d, v) = (rows.tokens, self.d(), self.value);
-        let ([low, high], mut anchored) = (memories, [Vec::new(), Vec::new()]);
+        out: &mut [f32],
+    ) {
+        let (n, d) = (rows.tokens, self.d());
+        let QueryReads { pre, h, slope, deviation, anchored } = reads;
         // Each layer has its own workspace: the backward needs what the forward left in both.
-        let (mut pre, [low_work, high_work]) = (vec![0.0; n * d], layers);
-        let (mut h, mut slope) = (vec![0.0; n * d], vec![0.0; n * d]);
-        match self.hidden {
+        let ([low, high], [low_work, high_work]) = (self.starts(state), layers);
+        [&mut *pre, &mut *h, &mut *slope].into_iter().for_each(|x| fit(x, n * d));
+        if self.hidden.is_some() {
             // The first layer is read with the queries, ...
-            Some(_) => {
-                let view = self.view(inner, 0, rows.q, rows.k);
-                chunk::outputs(self.spec(), &view, low, &mut low_work.forward, &mut rows_of(&mut pre, d));
-                if let Some(share) = share {
-                    anchored[0] = share.read(rows.q, share.layers(self.low())[0], &mut pre);
-                }
-                self.activate(&pre, &mut h, &mut slope);
+            let view = self.view(inner, 0, rows.q, rows.k);
+            chunk::outputs(self.spec(), &view, low, &mut low_work.forward, &mut rows_of(pre, d));
+            if let Some(share) = share {
+                anchored[0] = share.read(rows.q, share.layers(self.low())[0], pre);
             }
-            None => h = rows.q.to_vec(),
+            self.activate(pre, h, slope);
         }
-        let mut out = vec![0.0; n * v];
         // ... the last with what they gave.
-        let view = self.view(inner, 1, &h, &inner.h);
-        chunk::outputs(self.spec(), &view, high, &mut high_work.forward, &mut rows_of(&mut out, v));
-        if let Some(share) = share {
-            anchored[1] = share.read(&h, share.layers(self.low())[1], &mut out);
+        let h = self.queries_of(rows, h);
+        let view = self.view(inner, 1, h, self.keys_of(rows, inner));
+        if out.is_empty() {
+            chunk::prepare(self.spec(), &view, high, &mut high_work.forward);
+        } else {
+            chunk::outputs(self.spec(), &view, high, &mut high_work.forward, &mut rows_of(out, self.value));
         }
-        let deviation = self.normalise(&mut out);
-        QueryReads { h, slope, out, deviation, anchored }
+        if let Some(share) = share {
+            anchored[1] = share.read(h, share.layers(self.low())[1], out);
+        }
+        self.normalise(out, deviation);
     }
 
-    /// Gradients of the gates from those of both calls: `dθ = −Σ dz∘δ − Σ dz∘u_o`, and (14).
-    fn gate_grads(&self, inner: &InnerGrads, layers: [Option<&LayerGrads>; 2], ddelta: &[f32], dgates: &mut [f32]) {
+    /// What the last layer is read with: rows `[n, inputs]`, activations `h` of the first one or queries themselves.
+    fn queries_of<'a>(&self, rows: TokenRows<'a>, h: &'a [f32]) -> &'a [f32] {
+        if self.hidden.is_some() { h } else { rows.q }
+    }
+
+    /// Gradients of the gates but the threshold from those of both calls: `dθ = −Σ dz∘δ − Σ dz∘u_o`, and (14).
+    #[inline(always)]
+    fn gate_grads(&self, inner: &InnerGrads, layers: [Option<&LayerGrads>; 2], dgates: &mut [f32]) {
         let after = usize::from(self.form.momentum());
         let width = dgates.len() / inner.ones.len();
         let factors = [(&inner.delta, self.d()), (&inner.u_o, self.value)];
@@ -149,9 +149,6 @@ impl DeepCell {
                 // `−θ` scales what is written, so its gradient is an inner product with the unscaled factor.
                 gates[1 + after] -= dot(&layer.dv[t * width..][..width], &factor[t * width..][..width]);
             }
-            if let AttentionalBias::Huber(_) = self.spec.bias {
-                gates[2 + after] = ddelta[t];
-            }
         }
     }
 }
@@ -161,18 +158,17 @@ impl GroupedForm<Scratch> for DeepCell {
         if self.is_mapped() {
             return self.mapped_forward(chunk);
         }
-        let GroupForward { rows, scratch, state, point, anchor, out } = chunk;
-        let (inner, share) = (self.inner_grads(rows, point, anchor), anchor.map(AnchorShare::new));
-        let mut memories = self.memories(state);
-        let read = self.read(rows, &inner, &memories, &mut scratch.layers, share.as_ref());
+        let GroupForward { rows, scratch, old, new, point, anchor, out } = chunk;
+        let Scratch { inner, layers, reads, .. } = scratch;
+        self.inner_grads(rows, point, anchor, inner);
+        let share = anchor.map(AnchorShare::new);
+        self.read(rows, inner, old, (layers, reads), share.as_ref(), out);
         // A matrix is the last layer alone: the first one's workspace has nothing.
-        let layers = memories.iter_mut().zip(&mut scratch.layers).skip(usize::from(self.hidden.is_none()));
-        layers.for_each(|(memory, work)| chunk::carry(self.spec(), &mut work.forward, memory));
-        self.store(memories, state);
+        let both = self.memories(new).into_iter().zip(layers).skip(usize::from(self.hidden.is_none()));
+        both.for_each(|(memory, work)| chunk::carry(self.spec(), &mut work.forward, memory));
         if let Some(share) = share {
-            share.leave(&mut state[..self.sizes().1]);
+            share.leave(&mut new[..self.sizes().1]);
         }
-        out.copy_from_slice(&read.out);
         if self.spec.structure.residual() {
             axpy(out, 1.0, rows.q);
         }
@@ -189,56 +185,84 @@ impl GroupedForm<Scratch> for DeepCell {
         if self.is_mapped() {
             return self.mapped_backward(chunk);
         }
-        let GroupBackward { rows, scratch, start, point, anchor, dout, adjoint, danchor, mut grads } = chunk;
+        let GroupBackward { rows, scratch, start, point, opens, anchor, dout, adjoint, danchor, mut grads, .. } = chunk;
         let (n, (_, all), first) = (rows.tokens, self.sizes(), self.low());
-        let (inner, share) = (self.inner_grads(rows, point, anchor), anchor.map(AnchorShare::new));
-        let read = self.read(rows, &inner, &self.memories(start), &mut scratch.layers, share.as_ref());
+        let Scratch { inner, layers, reads, .. } = scratch;
+        self.inner_grads(rows, point, anchor, inner);
+        let (inner, share) = (&*inner, anchor.map(AnchorShare::new));
+        // What the last layer was read to give is needed for the way back of a norm alone, or of an anchor.
+        let needed = self.spec.structure.norm() || share.is_some();
+        let mut out = vec![0.0; if needed { dout.len() } else { 0 }];
+        self.read(rows, inner, start, (layers, reads), share.as_ref(), &mut out);
         // Of what decay has left of the state, by token.
         let mut dleft = vec![0.0; if share.is_some() { n } else { 0 }];
         if let Some(share) = &share {
             share.leave_back(&adjoint.state[..all], danchor, &mut dleft);
         }
         let (danchor0, danchor1) = danchor.split_at_mut(first.min(danchor.len()));
-        let [low_work, high_work] = &mut scratch.layers;
-        let [mut dlow, mut dhigh] = self.memories(adjoint.state);
+        let [low_work, high_work] = layers;
+        let [dlow, dhigh] = self.memories(adjoint.state);
 
         // The calls in reverse: the last layer, then the activation before it and the first layer.
-        let doutput = self.through_norm(&read.out, &read.deviation, dout);
-        let view = self.view(&inner, 1, &read.h, &inner.h);
-        let mut high = layer::back(self.spec(), &view, high_work, &doutput, &mut dhigh);
+        let through = self.spec.structure.norm().then(|| self.through_norm(&out, &reads.deviation, dout));
+        let (doutput, h) = (through.as_deref().unwrap_or(dout), self.queries_of(rows, &reads.h));
+        let view = self.view(inner, 1, h, self.keys_of(rows, inner));
+        let mut high = layer::back(self.spec(), &view, high_work, doutput, dhigh);
         if let Some(share) = &share {
-            let call = AnchorRead { x: &read.h, layer: share.layers(first)[1], read: &read.anchored[1] };
-            share.read_back(call, &doutput, AnchorReadGrads { x: &mut high.dq, layer: danchor1, left: &mut dleft });
+            let call = AnchorRead { x: h, layer: share.layers(first)[1], read: &reads.anchored[1] };
+            share.read_back(call, doutput, AnchorReadGrads { x: &mut high.dq, layer: danchor1, left: &mut dleft });
         }
-        let low = self.hidden.map(|_| {
-            let dpre: Vec<f32> = high.dq.iter().zip(&read.slope).map(|(dh, slope)| dh * slope).collect();
-            let view = self.view(&inner, 0, rows.q, rows.k);
-            let mut low = layer::back(self.spec(), &view, low_work, &dpre, &mut dlow);
+        let mut low = self.hidden.map(|_| {
+            // Through the activation, in place.
+            wide(
+                &mut high.dq[..],
+                #[inline(always)]
+                |dh: &mut [f32]| dh.iter_mut().zip(&reads.slope).for_each(|(dh, slope)| *dh *= slope),
+            );
+            let view = self.view(inner, 0, rows.q, rows.k);
+            let mut low = layer::back(self.spec(), &view, low_work, &high.dq, dlow);
             if let Some(share) = &share {
-                let call = AnchorRead { x: rows.q, layer: share.layers(first)[0], read: &read.anchored[0] };
-                share.read_back(call, &dpre, AnchorReadGrads { x: &mut low.dq, layer: danchor0, left: &mut dleft });
+                let call = AnchorRead { x: rows.q, layer: share.layers(first)[0], read: &reads.anchored[0] };
+                share.read_back(call, &high.dq, AnchorReadGrads { x: &mut low.dq, layer: danchor0, left: &mut dleft });
             }
             low
         });
-        self.store([dlow, dhigh], adjoint.state);
         // Queries and keys are those of the first layer.
         let entered = low.as_ref().unwrap_or(&high);
-        axpy(grads.q, 1.0, &entered.dq);
-        axpy(grads.k, 1.0, &entered.dk);
-        if self.spec.structure.residual() {
-            axpy(grads.q, 1.0, dout);
-        }
+        wide(
+            (&mut *grads.q, &mut *grads.k, &mut *grads.gates),
+            #[inline(always)]
+            |(dq, dk, dgates): (&mut [f32], &mut [f32], &mut [f32])| {
+                axpy(dq, 1.0, &entered.dq);
+                axpy(dk, 1.0, &entered.dk);
+                if self.spec.structure.residual() {
+                    axpy(dq, 1.0, dout);
+                }
+                self.gate_grads(inner, [low.as_ref(), Some(&high)], dgates);
+            },
+        );
 
         // What was written, back to the weights at the group's start.
+        [Some(&mut high), low.as_mut()].into_iter().flatten().for_each(|layer| inner.scale(&mut layer.dv));
         let written = WrittenGrads {
-            du_o: inner.scaled(&high.dv),
-            ddelta: low.as_ref().map(|low| inner.scaled(&low.dv)).unwrap_or_default(),
-            dh: if self.hidden.is_some() { std::mem::take(&mut high.dk) } else { Vec::new() },
+            du_o: high.dv,
+            ddelta: low.map(|low| low.dv).unwrap_or_default(),
+            dh: if self.hidden.is_some() { high.dk } else { Vec::new() },
         };
-        let threshold = self.inner_vjp(rows, &inner, point, written, &mut adjoint.point[..all], &mut grads);
-        self.gate_grads(&inner, [low.as_ref(), Some(&high)], &threshold, grads.gates);
+        // In a group's first chunk the weights at its start are those of the state before the chunk.
+        let dpoint = if opens { adjoint.state } else { adjoint.point };
+        let threshold = self.inner_vjp(rows, inner, point, written, &mut dpoint[..all], &mut grads);
+        if let AttentionalBias::Huber(_) = self.spec.bias {
+            let width = grads.gates.len() / n;
+            let gates = grads.gates.chunks_exact_mut(width).zip(threshold);
+            gates.for_each(|(gates, ddelta)| gates[2 + usize::from(self.form.momentum())] = ddelta);
+        }
         if let Some(share) = &share {
             share.add_gates(&dleft, grads.gates);
         }
+    }
+
+    fn merges_start(&self) -> bool {
+        !self.is_mapped()
     }
 }

@@ -1,21 +1,21 @@
 //! Inner gradients of a chunk's tokens at the group's start, as products, and their derivative.
 
 use super::{
-    DeepCell,
+    DeepCell, Gates,
     activation::{activate, second_derivative},
     bias, norm,
 };
 use crate::{
     product::{Mat, MatMut, product},
     recurrent::{GroupAnchor, TokenGrads, TokenRows},
-    rows::{axpy, scale},
+    rows::{axpy, scale, set_scaled},
     simd::wide,
 };
 
 /// Inner gradients of a chunk's tokens at the group's start: rows as in a token's [`Record`](super::Record).
 #[derive(Default)]
 pub(super) struct InnerGrads {
-    /// `[n,D]`.
+    /// `[n,D]`. All with `D` are empty for a matrix.
     pub(super) pre: Vec<f32>,
     /// `σ(pre) [n,D]`.
     pub(super) h: Vec<f32>,
@@ -35,7 +35,7 @@ pub(super) struct InnerGrads {
     pub(super) u_o: Vec<f32>,
     /// Normed outputs `[n,V]`; empty without a norm.
     pub(super) normed: Vec<f32>,
-    /// `[n]`.
+    /// `[n]`; empty without a norm.
     pub(super) deviation: Vec<f32>,
     /// What each layer is written with: `−θ δ [n,D]`, `−θ u_o [n,V]`.
     pub(super) values: [Vec<f32>; 2],
@@ -45,6 +45,8 @@ pub(super) struct InnerGrads {
     pub(super) eta: Vec<f32>,
     /// `[n]`.
     pub(super) theta: Vec<f32>,
+    /// Of the bias, `[n]`; 0 where it has none.
+    pub(super) threshold: Vec<f32>,
     /// `[n]`, all 1: the recurrence's write strength.
     pub(super) ones: Vec<f32>,
 }
@@ -74,12 +76,32 @@ impl WrittenGrads {
     }
 }
 
+/// Takes a length; the elements then have any values. Nothing is allocated where it is no longer than before.
+pub(super) fn fit(x: &mut Vec<f32>, count: usize) {
+    x.resize(count, 0.0);
+}
+
 impl InnerGrads {
-    /// `−θ x`, row by row, of an `x [n, any]`.
-    pub(super) fn scaled(&self, x: &[f32]) -> Vec<f32> {
-        let mut out = x.to_vec();
-        scale_rows(&mut out, self.theta.iter().map(|theta| -theta));
-        out
+    /// Takes the sizes of `n` tokens, in the memory that is there.
+    fn fit(&mut self, n: usize, [d, v]: [usize; 2], norm: bool) {
+        let [low, high] = &mut self.values;
+        for x in [&mut self.pre, &mut self.h, &mut self.slope, &mut self.back, &mut self.delta, low] {
+            fit(x, n * d);
+        }
+        for x in [&mut self.error, &mut self.u, &mut self.u_o, high] {
+            fit(x, n * v);
+        }
+        for x in [&mut self.shrink, &mut self.a, &mut self.theta, &mut self.threshold] {
+            fit(x, n);
+        }
+        fit(&mut self.normed, if norm { n * v } else { 0 });
+        fit(&mut self.deviation, if norm { n } else { 0 });
+        self.ones.resize(n, 1.0);
+    }
+
+    /// `x ← −θ x`, row by row, of an `x [n, any]`.
+    pub(super) fn scale(&self, x: &mut [f32]) {
+        scale_rows(x, self.theta.iter().map(|theta| -theta));
     }
 }
 
@@ -102,61 +124,90 @@ impl DeepCell {
         rows: TokenRows<'_>,
         point: &[f32],
         anchor: Option<GroupAnchor<'_>>,
-    ) -> InnerGrads {
+        inner: &mut InnerGrads,
+    ) {
         let (n, d, v) = (rows.tokens, self.d(), self.value);
-        let width = rows.gates.len() / rows.tokens;
-        // Logarithms become factors once for the whole chunk.
-        let gates: Vec<_> = rows.gates.chunks_exact(width).map(|gates| self.gates(gates)).collect();
-        let zeros = |width: usize| vec![0.0; n * width];
-        let mut inner = InnerGrads {
-            pre: zeros(d),
-            h: zeros(d),
-            slope: zeros(d),
-            back: zeros(d),
-            error: zeros(v),
-            u: zeros(v),
-            a: anchor.map_or_else(|| gates.iter().map(|gates| gates.a).collect(), |anchor| anchor.retention.to_vec()),
-            eta: if self.form.momentum() { gates.iter().map(|gates| gates.eta).collect() } else { Vec::new() },
-            theta: gates.iter().map(|gates| gates.theta).collect(),
-            ones: vec![1.0; n],
-            ..InnerGrads::default()
-        };
+        inner.fit(n, [d, v], self.spec.structure.norm());
+        self.inner_gates(rows, anchor, inner);
         let (low, high) = point[..self.sizes().1].split_at(self.low());
         let (inputs, w1) = (self.inputs(), Mat::new(high, self.inputs(), v));
         // The memory at the point, for all keys at once: a product, or two with an activation between.
-        match self.hidden {
-            Some(_) => {
-                let (k, w0) = (Mat::new(rows.k, n, self.key), Mat::new(low, self.key, d));
-                product(MatMut::new(&mut inner.pre, n, d), 0.0, 1.0, k, w0);
-                self.activate(&inner.pre, &mut inner.h, &mut inner.slope);
-            }
-            None => inner.h = rows.k.to_vec(),
-        }
-        product(MatMut::new(&mut inner.error, n, v), 0.0, 1.0, Mat::new(&inner.h, n, inputs), w1);
-        inner.deviation = self.normalise(&mut inner.error);
-        if self.spec.structure.norm() {
-            inner.normed = inner.error.clone();
-        }
-        if self.spec.structure.residual() {
-            axpy(&mut inner.error, 1.0, rows.k);
-        }
-        // The error is prediction minus value.
-        axpy(&mut inner.error, -1.0, rows.v);
-        // Biases may look at a whole row, so rows go one by one.
-        for ((u, error), gates) in inner.u.chunks_exact_mut(v).zip(inner.error.chunks_exact(v)).zip(&gates) {
-            bias::inner_grad(self.spec.bias, error, gates.delta, u);
-            inner.shrink.push(bias::clip(self.spec.clip, u));
-        }
-        inner.u_o = self.through_norm(&inner.normed, &inner.deviation, &inner.u);
-        // What each layer is written with: minus the step size times its factor of the gradient.
-        inner.values[1] = inner.scaled(&inner.u_o);
         if self.hidden.is_some() {
-            // `b = u_o W₁ᵀ`, the error's gradient at the hidden layer.
-            product(MatMut::new(&mut inner.back, n, d), 0.0, 1.0, Mat::new(&inner.u_o, n, v), w1.t());
-            inner.delta = inner.back.iter().zip(&inner.slope).map(|(back, slope)| back * slope).collect();
-            inner.values[0] = inner.scaled(&inner.delta);
+            let (k, w0) = (Mat::new(rows.k, n, self.key), Mat::new(low, self.key, d));
+            product(MatMut::new(&mut inner.pre, n, d), 0.0, 1.0, k, w0);
+            self.activate(&inner.pre, &mut inner.h, &mut inner.slope);
         }
-        inner
+        let h = if self.hidden.is_some() { &inner.h } else { rows.k };
+        product(MatMut::new(&mut inner.error, n, v), 0.0, 1.0, Mat::new(h, n, inputs), w1);
+        wide(
+            &mut *inner,
+            #[inline(always)]
+            |inner| self.output_grads(rows, inner),
+        );
+        if self.hidden.is_none() {
+            return;
+        }
+        // `b = u_o W₁ᵀ`, the error's gradient at the hidden layer.
+        product(MatMut::new(&mut inner.back, n, d), 0.0, 1.0, Mat::new(&inner.u_o, n, v), w1.t());
+        wide(
+            inner,
+            #[inline(always)]
+            |InnerGrads { back, slope, delta, values: [low, _], theta, .. }| {
+                delta.iter_mut().zip(back.iter().zip(&*slope)).for_each(|(delta, (back, slope))| *delta = back * slope);
+                let rows = low.chunks_exact_mut(d).zip(delta.chunks_exact(d));
+                rows.zip(&*theta).for_each(|((low, delta), theta)| set_scaled(low, -theta, delta));
+            },
+        );
+    }
+
+    /// What goes into the last layer: rows `[n, inputs]`, activations of keys or keys themselves.
+    pub(super) fn keys_of<'a>(&self, rows: TokenRows<'a>, inner: &'a InnerGrads) -> &'a [f32] {
+        if self.hidden.is_some() { &inner.h } else { rows.k }
+    }
+
+    /// Logarithms of gates become factors once for the whole chunk.
+    fn inner_gates(&self, rows: TokenRows<'_>, anchor: Option<GroupAnchor<'_>>, inner: &mut InnerGrads) {
+        // Only with momentum does it have elements.
+        inner.eta.clear();
+        for (t, gates) in rows.gates.chunks_exact(rows.gates.len() / rows.tokens).enumerate() {
+            let Gates { a, eta, theta, delta, .. } = self.gates(gates);
+            inner.a[t] = anchor.map_or(a, |anchor| anchor.retention[t]);
+            (inner.theta[t], inner.threshold[t]) = (theta, delta);
+            if self.form.momentum() {
+                inner.eta.push(eta);
+            }
+        }
+    }
+
+    /// From what the last layer gave, in `error`, to what it is written with. Biases and norms look at a whole row.
+    #[inline(always)]
+    fn output_grads(&self, rows: TokenRows<'_>, inner: &mut InnerGrads) {
+        let InnerGrads { error, u, shrink, u_o, normed, deviation, values: [_, values], theta, threshold, .. } = inner;
+        let (structure, v) = (self.spec.structure, self.value);
+        for t in 0..rows.tokens {
+            let row = t * v..(t + 1) * v;
+            let [error, u, u_o, values] = [&mut *error, u, u_o, values].map(|x| &mut x[row.clone()]);
+            if structure.norm() {
+                deviation[t] = norm::normalise(error);
+                normed[row.clone()].copy_from_slice(error);
+            }
+            if structure.residual() {
+                axpy(error, 1.0, &rows.k[row.clone()]);
+            }
+            // The error is prediction minus value.
+            axpy(error, -1.0, &rows.v[row.clone()]);
+            bias::inner_grad(self.spec.bias, error, threshold[t], u);
+            shrink[t] = bias::clip(self.spec.clip, u);
+            match structure.norm() {
+                true => {
+                    u_o.fill(0.0);
+                    norm::add_jacobian(&normed[row], deviation[t], u, u_o);
+                }
+                false => u_o.copy_from_slice(u),
+            }
+            // Minus the step size times its factor of the gradient.
+            set_scaled(values, -theta[t], u_o);
+        }
     }
 
     /// `σ` and `σ′` of `[n,D]`, compiled for the widest vectors.
@@ -169,55 +220,63 @@ impl DeepCell {
         );
     }
 
-    /// Norms rows `[V]` in place where there is a norm; returns their deviations.
-    pub(super) fn normalise(&self, rows: &mut [f32]) -> Vec<f32> {
-        match self.spec.structure.norm() {
-            true => rows.chunks_exact_mut(self.value).map(norm::normalise).collect(),
-            false => Vec::new(),
-        }
+    /// Norms rows `[V]` in place where there is a norm, and sets their deviations `[n]`.
+    pub(super) fn normalise(&self, rows: &mut [f32], deviation: &mut Vec<f32>) {
+        fit(deviation, if self.spec.structure.norm() { rows.len() / self.value } else { 0 });
+        wide(
+            (rows, deviation),
+            #[inline(always)]
+            |(rows, deviation): (&mut [f32], &mut Vec<f32>)| {
+                let rows = rows.chunks_exact_mut(self.value);
+                deviation.iter_mut().zip(rows).for_each(|(deviation, row)| *deviation = norm::normalise(row));
+            },
+        );
     }
 
-    /// `J e` row by row for `e [n,V]`, or `e` where there is no norm.
+    /// `J e` row by row for `e [n,V]`; only where there is a norm.
     pub(super) fn through_norm(&self, normed: &[f32], deviation: &[f32], e: &[f32]) -> Vec<f32> {
-        if !self.spec.structure.norm() {
-            return e.to_vec();
-        }
         let (mut out, v) = (vec![0.0; e.len()], self.value);
-        let rows = out.chunks_exact_mut(v).zip(e.chunks_exact(v)).zip(normed.chunks_exact(v)).zip(deviation);
-        rows.for_each(|(((out, e), normed), &deviation)| norm::add_jacobian(normed, deviation, e, out));
+        wide(
+            &mut out[..],
+            #[inline(always)]
+            |out: &mut [f32]| {
+                let rows = out.chunks_exact_mut(v).zip(e.chunks_exact(v)).zip(normed.chunks_exact(v)).zip(deviation);
+                rows.for_each(|(((out, e), normed), &deviation)| norm::add_jacobian(normed, deviation, e, out));
+            },
+        );
         out
     }
 
-    /// `(ō, ē, dδ)` of (43) and (44) from the gradient of `u_o`, row by row: `[n,V]`, `[n,V]`, `[n]`.
-    pub(super) fn inner_grads_vjp(
-        &self,
-        rows: TokenRows<'_>,
-        inner: &InnerGrads,
-        du_o: &[f32],
-    ) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
-        let (n, v, norm) = (rows.tokens, self.value, self.spec.structure.norm());
-        // The norm's Jacobian is symmetric: the way back is the same product.
-        let mut du = self.through_norm(&inner.normed, &inner.deviation, du_o);
-        let (mut de, mut spare) = (vec![0.0; n * v], vec![0.0; v]);
-        let width = rows.gates.len() / n;
-        let mut ddelta = Vec::with_capacity(n);
-        for (t, de) in de.chunks_exact_mut(v).enumerate() {
-            let (row, delta) = (t * v..(t + 1) * v, self.gates(&rows.gates[t * width..][..width]).delta);
-            bias::clip_vjp(self.spec.clip, &inner.u[row.clone()], inner.shrink[t], &mut du[row.clone()]);
-            ddelta.push(bias::inner_grad_vjp(self.spec.bias, &inner.error[row.clone()], delta, &du[row], de));
-        }
-        let mut do_ = self.through_norm(&inner.normed, &inner.deviation, &de);
-        if norm {
-            // The second way to the output: through the norm itself.
-            let mut bent = vec![0.0; v];
-            for (t, do_) in do_.chunks_exact_mut(v).enumerate() {
-                let row = t * v..(t + 1) * v;
-                let [normed, u, u_o] = [&inner.normed, &inner.u, &inner.u_o].map(|x| &x[row.clone()]);
-                norm::second_derivative(normed, inner.deviation[t], u, u_o, &du_o[row.clone()], &mut spare, &mut bent);
-                axpy(do_, 1.0, &bent);
+    /// `(ō, ē)` of (43) and (44) from the gradient of `u_o`, row by row, `[n,V]` each; that of thresholds into `dthreshold [n]`.
+    #[inline(always)]
+    fn output_grads_vjp(&self, inner: &InnerGrads, du_o: &[f32], [do_, de, spare, dthreshold]: [&mut [f32]; 4]) {
+        let (v, norm) = (self.value, self.spec.structure.norm());
+        let (du, spare) = spare.split_at_mut(v);
+        for (t, dthreshold) in dthreshold.iter_mut().enumerate() {
+            let row = t * v..(t + 1) * v;
+            let ([do_, de], du_o) = ([&mut *do_, &mut *de].map(|x| &mut x[row.clone()]), &du_o[row.clone()]);
+            let [u, error, u_o] = [&inner.u, &inner.error, &inner.u_o].map(|x| &x[row.clone()]);
+            let (normed, deviation) = if norm { (&inner.normed[row], inner.deviation[t]) } else { (u, 1.0) };
+            // The norm's Jacobian is symmetric: the way back is the same product.
+            match norm {
+                true => {
+                    du.fill(0.0);
+                    norm::add_jacobian(normed, deviation, du_o, du);
+                }
+                false => du.copy_from_slice(du_o),
+            }
+            bias::clip_vjp(self.spec.clip, u, inner.shrink[t], du);
+            de.fill(0.0);
+            *dthreshold = bias::inner_grad_vjp(self.spec.bias, error, inner.threshold[t], du, de);
+            match norm {
+                true => {
+                    // The second way to the output is through the norm itself.
+                    norm::second_derivative(normed, deviation, u, u_o, du_o, spare, do_);
+                    norm::add_jacobian(normed, deviation, de, do_);
+                }
+                false => do_.copy_from_slice(de),
             }
         }
-        (do_, de, ddelta)
     }
 
     /// From gradients of what a chunk's tokens wrote to those of the weights at the group's start, of keys and of values, all
@@ -238,12 +297,26 @@ impl DeepCell {
         let (w1, u_o) = (Mat::new(w1, inputs, v), Mat::new(&inner.u_o, n, v));
         if self.hidden.is_some() {
             // `b = u_o W₁ᵀ` sends the gradient of `b` back to `u_o`, and to the point.
-            let dback: Vec<f32> = ddelta.iter().zip(&inner.slope).map(|(ddelta, slope)| ddelta * slope).collect();
+            let mut dback = vec![0.0; n * d];
+            wide(
+                &mut dback[..],
+                #[inline(always)]
+                |dback| {
+                    let pairs = ddelta.iter().zip(&inner.slope);
+                    dback.iter_mut().zip(pairs).for_each(|(dback, (ddelta, slope))| *dback = ddelta * slope);
+                },
+            );
             product(MatMut::new(&mut du_o, n, v), 1.0, 1.0, Mat::new(&dback, n, d), w1);
             product(MatMut::new(dw1, d, v), 1.0, 1.0, Mat::new(&dback, n, d).t(), u_o);
         }
         // Through the bias and the norm, row by row.
-        let (do_, de, threshold) = self.inner_grads_vjp(rows, inner, &du_o);
+        let [mut do_, mut de, mut spare] = [n * v, n * v, 2 * v].map(|count| vec![0.0; count]);
+        let mut threshold = vec![0.0; n];
+        wide(
+            [&mut do_[..], &mut de, &mut spare, &mut threshold],
+            #[inline(always)]
+            |to| self.output_grads_vjp(inner, &du_o, to),
+        );
         let (outputs, keys) = (Mat::new(&do_, n, v), Mat::new(rows.k, n, key));
         if self.hidden.is_some() {
             product(MatMut::new(&mut dh, n, d), 1.0, 1.0, outputs, w1.t());
@@ -266,11 +339,17 @@ impl DeepCell {
         } else {
             product(MatMut::new(grads.k, n, key), 1.0, 1.0, outputs, w1.t());
         }
-        product(MatMut::new(dw1, inputs, v), 1.0, 1.0, Mat::new(&inner.h, n, inputs).t(), outputs);
-        axpy(grads.v, -1.0, &de);
-        if self.spec.structure.residual() {
-            axpy(grads.k, 1.0, &de);
-        }
+        product(MatMut::new(dw1, inputs, v), 1.0, 1.0, Mat::new(self.keys_of(rows, inner), n, inputs).t(), outputs);
+        wide(
+            (&mut *grads.v, &mut *grads.k),
+            #[inline(always)]
+            |(dv, dk): (&mut [f32], &mut [f32])| {
+                axpy(dv, -1.0, &de);
+                if self.spec.structure.residual() {
+                    axpy(dk, 1.0, &de);
+                }
+            },
+        );
         threshold
     }
 }

@@ -9,7 +9,7 @@ use super::{
     DeepCell, Gates, Scratch,
     backward::TokenBackward,
     found::Found,
-    inner_grads::{InnerGrads, WrittenGrads, scale_rows},
+    inner_grads::{InnerGrads, WrittenGrads, fit, scale_rows},
     retention::{self, MappedWeights},
     softmax::KlWrite,
     write::Advance,
@@ -62,8 +62,14 @@ impl DeepCell {
     }
 
     /// Arguments of a chunk, and inner gradients at `point`.
-    fn chunk_tokens<'a>(&self, rows: TokenRows<'a>, point: &[f32], anchor: Option<GroupAnchor<'a>>) -> ChunkTokens<'a> {
-        let inner = self.inner_grads(rows, point, anchor);
+    fn chunk_tokens<'a>(
+        &self,
+        rows: TokenRows<'a>,
+        point: &[f32],
+        anchor: Option<GroupAnchor<'a>>,
+        mut inner: InnerGrads,
+    ) -> ChunkTokens<'a> {
+        self.inner_grads(rows, point, anchor, &mut inner);
         ChunkTokens { rows, inner, anchor: anchor.map_or(&[], |GroupAnchor { anchor, .. }| anchor) }
     }
 
@@ -78,10 +84,8 @@ impl DeepCell {
         let (token, gates) = (self.token_of(*rows, t), self.gates_of(chunk, t));
         let (mut record, d, v) = (self.parts_mut(record), self.d(), self.value);
         // The write needs its factors, and their way back needs them once more.
-        record.h.copy_from_slice(&inner.h[t * self.inputs()..][..d]);
-        if d > 0 {
-            record.delta.copy_from_slice(&inner.delta[t * d..][..d]);
-        }
+        record.h.copy_from_slice(&inner.h[t * d..][..d]);
+        record.delta.copy_from_slice(&inner.delta[t * d..][..d]);
         record.u_o.copy_from_slice(&inner.u_o[t * v..][..v]);
         wide(
             (old, new, &mut record, scratch, out),
@@ -94,24 +98,33 @@ impl DeepCell {
 
     /// [`GroupedForm::forward`](crate::recurrent::GroupedForm::forward) of mapped weights.
     pub(super) fn mapped_forward(&self, chunk: GroupForward<'_, Scratch>) {
-        let GroupForward { rows, scratch, state, point, anchor, out } = chunk;
-        let chunk = self.chunk_tokens(rows, self.to_weights(point, &mut scratch.point, false).layers, anchor);
-        let (mut record, mut old, mut new) = (vec![0.0; self.record()], state.to_vec(), vec![0.0; state.len()]);
-        // Two states change places from token to token.
-        for (t, out) in out.chunks_exact_mut(self.value).enumerate() {
-            let step = TokenStep { old: &old, new: &mut new, record: &mut record, out };
-            self.advance_with(&chunk, t, step, scratch);
-            std::mem::swap(&mut old, &mut new);
+        let GroupForward { rows, scratch, old, new, point, anchor, out } = chunk;
+        let inner = std::mem::take(&mut scratch.inner);
+        let chunk = self.chunk_tokens(rows, self.to_weights(point, &mut scratch.point, false).layers, anchor, inner);
+        let (mut record, mut spare) = (vec![0.0; self.record()], vec![0.0; old.len()]);
+        // Two states change places from token to token, so that the last one lies in `new`.
+        let mut places = [&mut *new, &mut spare];
+        if rows.tokens.is_multiple_of(2) {
+            places.reverse();
         }
-        state.copy_from_slice(&old);
+        for (t, out) in out.chunks_exact_mut(self.value).enumerate() {
+            let [new, past] = &mut places;
+            let step = TokenStep { old: if t == 0 { old } else { past }, new, record: &mut record, out };
+            self.advance_with(&chunk, t, step, scratch);
+            places.reverse();
+        }
+        scratch.inner = chunk.inner;
     }
 
     /// [`GroupedForm::advance`](crate::recurrent::GroupedForm::advance) of mapped weights, by products.
     ///
     /// A state decays and is written whatever its weights are. A log-softmax takes one number off a column, and so may come last.
     pub(super) fn mapped_advance(&self, chunk: GroupForward<'_, Scratch>) {
-        let GroupForward { rows, scratch, state, point, anchor, .. } = chunk;
-        let mut inner = self.inner_grads(rows, self.to_weights(point, &mut scratch.point, false).layers, anchor);
+        let GroupForward { rows, scratch, old, new: state, point, anchor, .. } = chunk;
+        state.copy_from_slice(old);
+        let weights = self.to_weights(point, &mut scratch.point, false).layers;
+        let inner = &mut scratch.inner;
+        self.inner_grads(rows, weights, anchor, inner);
         let (n, (key, d, v), inputs) = (rows.tokens, (self.key, self.d(), self.value), self.inputs());
         // What the tokens after it leave of each write, and all of them of the state, `[n]`.
         let (mut left, mut whole) = (vec![1.0; n], 1.0);
@@ -125,7 +138,7 @@ impl DeepCell {
             let (k, values) = (Mat::new(rows.k, n, key), Mat::new(low_values, n, d));
             product(MatMut::new(low, key, d), whole, 1.0, k.t(), values);
         }
-        let (h, values) = (Mat::new(&inner.h, n, inputs), Mat::new(high_values, n, v));
+        let (h, values) = (Mat::new(self.keys_of(rows, inner), n, inputs), Mat::new(high_values, n, v));
         product(MatMut::new(high, inputs, v), whole, 1.0, h.t(), values);
         // Whatever is forgotten of the state goes to the anchor, and so does what is forgotten of the anchor's part.
         if let Some(GroupAnchor { anchor, .. }) = anchor {
@@ -148,14 +161,27 @@ impl DeepCell {
 
     /// [`GroupedForm::backward`](crate::recurrent::GroupedForm::backward) of mapped weights.
     pub(super) fn mapped_backward(&self, chunk: GroupBackward<'_, Scratch>) {
-        let GroupBackward { rows, scratch, start, point, anchor, dout, adjoint, danchor, mut grads } = chunk;
+        let GroupBackward {
+            rows,
+            scratch,
+            tokens: states,
+            start,
+            point,
+            anchor,
+            dout,
+            adjoint,
+            danchor,
+            mut grads,
+            ..
+        } = chunk;
         let StateGrads { state: dstate, point: dpoint } = adjoint;
         let (n, size, width) = (rows.tokens, start.len(), self.record());
         self.to_weights(point, &mut scratch.point, false);
         // The tokens' steps use the other buffer alone, so this one can be taken out meanwhile.
-        let mapped = std::mem::take(&mut scratch.point);
-        let chunk = self.chunk_tokens(rows, &mapped.weights, anchor);
-        let (mut states, mut records) = (vec![0.0; (n + 1) * size], vec![0.0; n * width]);
+        let (mapped, inner) = (std::mem::take(&mut scratch.point), std::mem::take(&mut scratch.inner));
+        let chunk = self.chunk_tokens(rows, &mapped.weights, anchor, inner);
+        let mut records = vec![0.0; n * width];
+        fit(states, states.len().max((n + 1) * size));
         states[..size].copy_from_slice(start);
         let mut out = vec![0.0; self.value];
         // Forward once more: states around tokens, and what reads and writes leave.
@@ -184,7 +210,7 @@ impl DeepCell {
         // Biases of these retentions have no threshold.
         self.inner_vjp(rows, &chunk.inner, &mapped.weights, written, &mut dweights, &mut grads);
         self.point_vjp(point, &mapped, &dweights, dpoint);
-        scratch.point = mapped;
+        (scratch.point, scratch.inner) = (mapped, chunk.inner);
     }
 
     /// Gradients of the arguments of token `t` of `n`.

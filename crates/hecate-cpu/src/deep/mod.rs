@@ -39,11 +39,13 @@ use crate::{
     rows::{axpy, scale},
 };
 use activation::activate;
+use groups::QueryReads;
 use hecate_core::{
     Dims, Read,
     families::{Deep, DeepForm, DeepRule, DeepSpec},
     rules::{Activation, AttentionalBias, Retention, Structure},
 };
+use inner_grads::InnerGrads;
 use record::Record;
 use retention::{MappedWeights, Weights};
 use write::Advance;
@@ -87,6 +89,9 @@ pub(crate) struct Scratch {
     tiles: Vec<f32>,
     /// Of both layers, where frozen groups go through the linear engine.
     layers: [chunk_backward::Workspace; 2],
+    /// Of a chunk: inner gradients, and what queries read.
+    inner: InnerGrads,
+    reads: QueryReads,
 }
 
 /// One token's gates.
@@ -310,6 +315,8 @@ impl Cell for DeepCell {
             zeros: vec![0.0; self.key.max(self.d()).max(self.value)],
             tiles: vec![0.0; self.tiles()],
             layers: Default::default(),
+            inner: InnerGrads::default(),
+            reads: QueryReads::default(),
         }
     }
 

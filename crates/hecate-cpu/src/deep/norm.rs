@@ -4,7 +4,7 @@
 //! Its Jacobian is symmetric, so the forward's gradient and the backward use the same product `J e`.
 //! `s` has `ε` under its root, so rows of equal elements have a finite gradient.
 
-use crate::rows::{axpy, dot};
+use crate::rows::{axpy, dot, sum};
 use hecate_core::rules::NORM_EPSILON;
 
 /// `x̂ [V]` in place of `o [V]`; the deviation `s` is returned.
@@ -56,5 +56,5 @@ pub(super) fn second_derivative(
 /// `Σ x / V`.
 #[inline(always)]
 fn mean(x: &[f32]) -> f32 {
-    x.iter().sum::<f32>() / x.len() as f32
+    (sum(x) / x.len() as f64) as f32
 }

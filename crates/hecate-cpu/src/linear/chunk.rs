@@ -10,9 +10,9 @@
 //! The memory is thus fetched twice a chunk, not twice a token.
 
 use super::{
-    chunk_view::{ChunkView, Memory},
+    chunk_view::{ChunkStart, ChunkView, Memory, MemoryMut},
     padded_matrix::PaddedMatrix,
-    register_tiles::{Left, Product, PseudoValueSolve, Terms},
+    register_tiles::{Carry, Left, Product, PseudoValueSolve, Terms},
     tables::Tables,
 };
 use crate::{product::Mat, rows::axpy, simd::wide};
@@ -58,9 +58,7 @@ impl Workspace {
         &mut self,
         spec: LinearSpec,
         view: &ChunkView<'_>,
-        m: &[f32],
-        s: &[f32],
-        group: &[f32],
+        ChunkStart { m, s, group }: ChunkStart<'_>,
     ) {
         let (key, width) = (view.k.columns, view.v.columns);
         self.q.gather(&view.q);
@@ -136,21 +134,26 @@ pub(crate) fn forward(
     work: &mut Workspace,
     out: &mut [&mut [f32]],
 ) {
-    outputs(spec, view, memory, work, out);
-    carry(spec, work, memory);
+    outputs(spec, view, memory.start(), work, out);
+    carry(spec, work, memory.view());
 }
 
 /// [`forward`] without the memory at the end, for which [`carry`] may follow. What a backward needs stays in the workspace.
 pub(crate) fn outputs(
     spec: LinearSpec,
     view: &ChunkView<'_>,
-    memory: &Memory,
+    start: ChunkStart<'_>,
     work: &mut Workspace,
     out: &mut [&mut [f32]],
 ) {
-    work.pseudo_values(spec, view, &memory.m, &memory.s, &memory.group);
-    work.reads(spec.read);
+    prepare(spec, view, start, work);
     read(spec, work, out);
+}
+
+/// What the workspace has after [`outputs`], without the reads.
+pub(crate) fn prepare(spec: LinearSpec, view: &ChunkView<'_>, start: ChunkStart<'_>, work: &mut Workspace) {
+    work.pseudo_values(spec, view, start);
+    work.reads(spec.read);
 }
 
 /// Equation (20): reads of the start, decayed, and of the chunk's own writes.
@@ -164,33 +167,17 @@ fn read(spec: LinearSpec, work: &mut Workspace, out: &mut [&mut [f32]]) {
     out.iter_mut().zip(work.out.each()).for_each(|(out, own)| out.copy_from_slice(own));
 }
 
-/// Equations (21) and (22): the memory at the chunk's end.
-pub(crate) fn carry(spec: LinearSpec, work: &mut Workspace, memory: &mut Memory) {
+/// Equations (21) and (22): the memory at the chunk's end, all of which is set.
+pub(crate) fn carry(spec: LinearSpec, work: &mut Workspace, memory: MemoryMut<'_>) {
     let (a, b, e) = work.tables.carried();
     let Workspace { tables, k, z, m, s, scratch, .. } = work;
-    wide(
-        (&mut *m, &mut *s),
-        #[inline(always)]
-        |(m, s)| {
-            for (t, m) in m.each_mut().enumerate() {
-                if !spec.momentum {
-                    m.iter_mut().for_each(|m| *m *= a);
-                    continue;
-                }
-                for (m, s) in m.iter_mut().zip(s.row_mut(t)) {
-                    *m = a * *m + b * *s;
-                    *s *= e;
-                }
-            }
-        },
-    );
     // Each write enters the last memory with what the later tokens leave of it.
     scratch.set_scaled(tables.last_m(), z);
-    Product::new(Left::Columns(k), scratch).add(m);
-    m.scatter(&mut memory.m);
+    let olds: &[_] = if spec.momentum { &[(a, &*m), (b, &*s)] } else { &[(a, &*m)] };
+    Carry { olds, products: &[[&*k, &*scratch]], out: memory.m }.set();
     if spec.momentum {
+        // The momentum's end has nothing of the memory.
         scratch.set_scaled(tables.last_s(), z);
-        Product::new(Left::Columns(k), scratch).add(s);
-        s.scatter(&mut memory.s);
+        Carry { olds: &[(e, &*s)], products: &[[&*k, &*scratch]], out: memory.s }.set();
     }
 }

@@ -10,9 +10,9 @@
 
 use super::{
     chunk,
-    chunk_view::{ChunkGrads, ChunkStart, ChunkView, Memory},
+    chunk_view::{ChunkGrads, ChunkStart, ChunkView, MemoryMut},
     padded_matrix::PaddedMatrix,
-    register_tiles::{Left, Product, PseudoValueAdjoint, Terms},
+    register_tiles::{Carry, Left, Product, PseudoValueAdjoint, Terms},
     tables::{FactorGrads, TableGrads, Tables},
 };
 use crate::{
@@ -57,10 +57,10 @@ pub(crate) fn run(
     start: &ChunkStart<'_>,
     work: &mut Workspace,
     dout: &Mat<'_>,
-    dmemory: &mut Memory,
+    dmemory: MemoryMut<'_>,
     part: ChunkGrads<'_, '_>,
 ) {
-    work.forward.pseudo_values(spec, view, start.m, start.s, start.group);
+    work.forward.pseudo_values(spec, view, *start);
     work.forward.reads(spec.read);
     back(spec, view, work, dout, dmemory, part);
 }
@@ -71,16 +71,16 @@ pub(crate) fn back(
     view: &ChunkView<'_>,
     work: &mut Workspace,
     dout: &Mat<'_>,
-    dmemory: &mut Memory,
+    mut dmemory: MemoryMut<'_>,
     mut part: ChunkGrads<'_, '_>,
 ) {
     // The order matters in two places: `Λ` before all others, and the state's gradients last.
-    work.gather(spec, view, dout, dmemory);
+    work.gather(spec, view, dout, &dmemory);
     work.pseudo_value_grads(spec, view);
     work.targets(spec, view, &mut part);
     work.reads(spec);
     if spec.frozen.is_some() {
-        work.group(view, dmemory);
+        work.group(view, &mut dmemory);
     }
     if spec.erases() {
         work.erases(spec);
@@ -89,12 +89,17 @@ pub(crate) fn back(
     work.finish(view, part);
 }
 
-/// Dot products of the rows of `x` and `y`, each handed to `put` with its row.
+/// `⟨X, Y⟩`: sums of four rows at a time, so that each is short and none waits for the one before.
 #[inline(always)]
-fn row_dots(x: &PaddedMatrix, y: &PaddedMatrix, mut put: impl FnMut(usize, f32)) {
-    for (t, (x, y)) in x.each().zip(y.each()).enumerate() {
-        put(t, dot(x, y));
+fn inner_product(x: &PaddedMatrix, y: &PaddedMatrix) -> f32 {
+    let mut rows = x.each().zip(y.each());
+    let mut total = [0.0; 4];
+    while rows.len() > 0 {
+        for (total, (x, y)) in total.iter_mut().zip(&mut rows) {
+            *total += dot(x, y);
+        }
     }
+    total.iter().sum()
 }
 
 /// `out += factors∗x`, and the dot product of each row of `x` and `with` through `put`.
@@ -115,15 +120,15 @@ fn add_scaled(
 
 impl Workspace {
     /// The gradients that come in.
-    fn gather(&mut self, spec: LinearSpec, view: &ChunkView<'_>, dout: &Mat<'_>, dmemory: &Memory) {
+    fn gather(&mut self, spec: LinearSpec, view: &ChunkView<'_>, dout: &Mat<'_>, dmemory: &MemoryMut<'_>) {
         // `K`, and the tile's share of `V`.
         let (key, width) = (view.k.columns, view.v.columns);
         self.dtables.clear(&self.forward.tables);
         self.dout.gather(dout);
         // Gradients of the states at the chunk's end.
-        self.dm.gather(&Mat::new(&dmemory.m, key, width));
+        self.dm.gather(&Mat::new(dmemory.m, key, width));
         if spec.momentum {
-            self.ds.gather(&Mat::new(&dmemory.s, key, width));
+            self.ds.gather(&Mat::new(dmemory.s, key, width));
         }
     }
 
@@ -202,7 +207,7 @@ impl Workspace {
     }
 
     /// What the frozen target adds to `dK` and to the gradient of `M_c`: (28), (29).
-    fn group(&mut self, view: &ChunkView<'_>, dmemory: &mut Memory) {
+    fn group(&mut self, view: &ChunkView<'_>, dmemory: &mut MemoryMut<'_>) {
         let Self { forward, lambda, transposed, dk, keys, .. } = self;
         let chunk::Workspace { k, group, scratch, .. } = forward;
         // `−w∗Λ` is the gradient of `K M_c`, which all tokens of the group share.
@@ -246,8 +251,8 @@ impl Workspace {
     }
 
     /// What the state at the end gives back, and the gradient of the state at the start: equations (28)–(31).
-    fn carried(&mut self, spec: LinearSpec, dmemory: &mut Memory) {
-        let Self { forward, dtables, dout, dp, transposed, dm, ds, keys, dk, .. } = self;
+    fn carried(&mut self, spec: LinearSpec, dmemory: MemoryMut<'_>) {
+        let Self { forward, dtables, dout, dp, lambda, transposed, dm, ds, keys, dk, .. } = self;
         let chunk::Workspace { tables, q, k, m, s, z, scratch, .. } = forward;
         // `A[C]`, `c[C,0]` and `E[C,0]`: how the start enters the end.
         let (n, (a, b, e)) = (z.rows(), tables.carried());
@@ -265,33 +270,30 @@ impl Workspace {
             );
         }
         wide(
-            (&mut *dm, &mut *ds, &mut *dtables),
+            (&*dm, &*ds, &mut *dtables),
             #[inline(always)]
             |(dm, ds, dtables)| {
                 // The start enters the end states through three scalars: their gradients are inner products of states.
-                row_dots(dm, m, |_, x| dtables.a[n] += x);
+                dtables.a[n] += inner_product(dm, m);
                 if spec.momentum {
-                    row_dots(dm, s, |_, x| dtables.c_row(n)[0] += x);
-                    row_dots(ds, s, |_, x| dtables.e_row(n)[0] += x);
-                    for (ds, dm) in ds.each_mut().zip(dm.each()) {
-                        ds.iter_mut().zip(dm).for_each(|(ds, dm)| *ds = e * *ds + b * dm);
-                    }
+                    dtables.c_row(n)[0] += inner_product(dm, s);
+                    dtables.e_row(n)[0] += inner_product(ds, s);
                 }
-                // `A[C] dM_C` of (29), after the products that need `dM_C` itself.
-                dm.each_mut().for_each(|dm| dm.iter_mut().for_each(|dm| *dm *= a));
             },
         );
         let first = Tables::first_read(spec.read);
-        // Reads and predictions add to the gradient of the state that they saw: the start.
-        let ends = [(dm, &tables.a, &mut dmemory.m), (ds, &tables.b, &mut dmemory.s)];
-        for (dstate, factors, to) in ends.into_iter().take(1 + usize::from(spec.momentum)) {
+        // `A[C] dM_C` of (29), and what is left of the momentum's gradient beside what it has of the memory's.
+        let (dm, ds) = (&*dm, &*ds);
+        let ends: [(&[_], _, _); 2] = [(&[(a, dm)], &tables.a, dmemory.m), (&[(e, ds), (b, dm)], &tables.b, dmemory.s)];
+        for (olds, factors, out) in ends.into_iter().take(1 + usize::from(spec.momentum)) {
+            // Reads and predictions add to the gradient of the state that they saw: the start.
             scratch.set_scaled(&factors[first..], dout);
-            Product::new(Left::Columns(q), scratch).add(dstate);
             if spec.erases() {
-                scratch.set_scaled(factors, dp);
-                Product::new(Left::Columns(k), scratch).add(dstate);
+                // `Λ` has been used by now.
+                lambda.set_scaled(factors, dp);
             }
-            dstate.scatter(to);
+            let products = [[&*q, &*scratch], [&*k, &*lambda]];
+            Carry { olds, products: &products[..1 + usize::from(spec.erases())], out }.set();
         }
     }
 

@@ -13,7 +13,26 @@ pub(crate) struct Memory {
     pub(crate) group: Vec<f32>,
 }
 
+/// A [`Memory`] that lies elsewhere, to be changed.
+///
+/// Slots that a rule does not have are empty here too.
+pub(crate) struct MemoryMut<'a> {
+    pub(crate) m: &'a mut [f32],
+    pub(crate) s: &'a mut [f32],
+    pub(crate) group: &'a mut [f32],
+}
+
 impl Memory {
+    /// As the start of a chunk.
+    pub(crate) fn start(&self) -> ChunkStart<'_> {
+        ChunkStart { m: &self.m, s: &self.s, group: &self.group }
+    }
+
+    /// To be changed.
+    pub(crate) fn view(&mut self) -> MemoryMut<'_> {
+        MemoryMut { m: &mut self.m, s: &mut self.s, group: &mut self.group }
+    }
+
     /// The gradient of `M_c` joins that of `M`, which it is at the group's first token. Equation (12).
     pub(super) fn leave_group(&mut self) {
         let Self { m, group, .. } = self;
@@ -29,6 +48,7 @@ impl Memory {
 }
 
 /// State at the start of a chunk, and `M` at the start of its group: `[K, columns]` each.
+#[derive(Clone, Copy)]
 pub(crate) struct ChunkStart<'a> {
     pub(crate) m: &'a [f32],
     /// Empty without momentum.

@@ -2,7 +2,7 @@
 //!
 //! Networks have one for each layer, [`Trellis`](hecate_core::rules::Trellis) one for keys and one for values.
 
-use super::{ChunkGrads, ChunkView, Memory, chunk_backward};
+use super::{ChunkGrads, ChunkView, MemoryMut, chunk_backward};
 use crate::product::Mat;
 use hecate_core::families::LinearSpec;
 
@@ -29,7 +29,7 @@ pub(crate) fn back(
     view: &ChunkView<'_>,
     work: &mut chunk_backward::Workspace,
     dout: &[f32],
-    dmemory: &mut Memory,
+    dmemory: MemoryMut<'_>,
 ) -> LayerGrads {
     let (n, k, v) = (view.tokens, view.k.columns, view.v.columns);
     let zeros = |width: usize| vec![0.0; n * width];

@@ -54,7 +54,7 @@ use crate::{
 };
 use call::{Form, LinearCall, add_blocks};
 pub(crate) use checkpoints::{CHUNK, Chunk, cut};
-pub(crate) use chunk_view::{ChunkGrads, ChunkView, Memory};
+pub(crate) use chunk_view::{ChunkGrads, ChunkStart, ChunkView, Memory, MemoryMut};
 use hecate_core::{
     DType, Device, Dims, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Shape, Slots,
     Tensor,

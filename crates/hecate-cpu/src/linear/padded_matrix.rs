@@ -105,12 +105,6 @@ impl PaddedMatrix {
         &self.lines.get()[t * self.stride..][..self.width]
     }
 
-    /// Row `t`, to be changed.
-    #[inline(always)]
-    pub(crate) fn row_mut(&mut self, t: usize) -> &mut [f32] {
-        &mut self.lines.get_mut()[t * self.stride..][..self.width]
-    }
-
     /// Every row without its padding, `[width]`.
     #[inline(always)]
     pub(crate) fn each(&self) -> impl ExactSizeIterator<Item = &[f32]> {
@@ -132,11 +126,6 @@ impl PaddedMatrix {
         for (t, own) in self.each_mut().enumerate() {
             own.copy_from_slice(&from.data[t * from.row_stride..][..from.columns]);
         }
-    }
-
-    /// Copies all rows to a matrix `[rows, width]` without gaps.
-    pub(crate) fn scatter(&self, to: &mut [f32]) {
-        to.chunks_exact_mut(self.width).zip(self.each()).for_each(|(to, own)| to.copy_from_slice(own));
     }
 
     /// Row `t` becomes `factors[t]` times row `t` of `x`: `factors∗X` of the equations.

@@ -197,7 +197,7 @@ impl BackwardPass<'_, '_> {
             let own = place.part(&chunk.tokens, dscalars);
             match call.form {
                 Form::Scan => scan::backward(spec, &view, &start, &mut work.scan, &dout, dmemory, own),
-                _ => chunk_backward::run(spec, &view, &start, &mut work.chunk, &dout, dmemory, own),
+                _ => chunk_backward::run(spec, &view, &start, &mut work.chunk, &dout, dmemory.view(), own),
             }
             // All tokens of the group have added to the gradient of its start.
             if chunk.starts_group {

@@ -5,7 +5,7 @@
 //! Chunks are too small for `gemm` to pay: it would lay both factors out anew for 64 tokens.
 
 use super::padded_matrix::{PaddedMatrix, ROWS};
-use crate::simd::{ColumnKernel, Panel, dispatch, load, panels, store};
+use crate::simd::{ColumnKernel, Panel, dispatch, load, panels, store, store_part};
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
@@ -229,6 +229,50 @@ fn add_outer<S: Simd, const N: usize>(simd: S, sums: &mut [[S::f32s; N]; ROWS], 
         for n in 0..N {
             // Fused where the processor has it; then a product is not rounded.
             sums[n] = simd.mul_add_e_f32s(left, x[n], sums[n]);
+        }
+    }
+}
+
+/// A memory `[K,V]` past a chunk, in one pass: `out = Σ factor X + Σ Lᵀ R`, whose rows have no gaps between them.
+pub(crate) struct Carry<'a> {
+    /// Factors, and `X [K,V]`.
+    pub(crate) olds: &'a [(f32, &'a PaddedMatrix)],
+    /// `L [n,K]` and `R [n,V]`; at least one pair.
+    pub(crate) products: &'a [[&'a PaddedMatrix; 2]],
+    /// `[K,V]`, set.
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Carry<'_> {
+    /// Every element of `out` is written, padding is not.
+    pub(crate) fn set(self) {
+        self.run();
+    }
+}
+
+impl ColumnKernel for Carry<'_> {
+    #[inline(always)]
+    fn columns(&self) -> usize {
+        self.products[0][1].width()
+    }
+
+    #[inline(always)]
+    fn panel<S: Simd, const N: usize>(&mut self, simd: S, column: usize) {
+        let [first, right] = self.products[0];
+        for row in (0..first.width()).step_by(ROWS) {
+            let mut sums = [[simd.splat_f32s(0.0); N]; ROWS];
+            for [left, right] in self.products {
+                add_columns(simd, &mut sums, left, row, 0..left.rows(), right, column);
+            }
+            // Rows of padding are computed, and stored nowhere.
+            let rows = self.out[row * right.width()..].chunks_exact_mut(right.width());
+            for (i, (mut sums, out)) in sums.into_iter().zip(rows).enumerate() {
+                for (factor, old) in self.olds {
+                    let (factor, old) = (simd.splat_f32s(*factor), load::<S, N>(simd, tile_of(old, row + i, column)));
+                    (0..N).for_each(|n| sums[n] = simd.mul_add_e_f32s(factor, old[n], sums[n]));
+                }
+                store_part(simd, &mut out[column..], sums);
+            }
         }
     }
 }

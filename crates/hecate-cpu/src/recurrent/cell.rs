@@ -159,9 +159,11 @@ pub(crate) struct GroupForward<'a, S> {
     /// The chunk's arguments.
     pub(crate) rows: TokenRows<'a>,
     pub(crate) scratch: &'a mut S,
-    /// The state before the chunk when given, after it when handed back.
-    pub(crate) state: &'a mut [f32],
-    /// The state at the group's start.
+    /// The state before the chunk.
+    pub(crate) old: &'a [f32],
+    /// Set: the state after the chunk.
+    pub(crate) new: &'a mut [f32],
+    /// The state at the group's start; `old` itself where the chunk is the group's first.
     pub(crate) point: &'a [f32],
     /// Where the state goes as it forgets, unless that is zero.
     pub(crate) anchor: Option<GroupAnchor<'a>>,
@@ -174,10 +176,14 @@ pub(crate) struct GroupBackward<'a, S> {
     /// The chunk's arguments, as in the forward.
     pub(crate) rows: TokenRows<'a>,
     pub(crate) scratch: &'a mut S,
+    /// Of any length, with any values: for states around the chunk's tokens.
+    pub(crate) tokens: &'a mut Vec<f32>,
     /// The state before the chunk.
     pub(crate) start: &'a [f32],
     /// The state at the group's start.
     pub(crate) point: &'a [f32],
+    /// Whether that is `start`.
+    pub(crate) opens: bool,
     pub(crate) anchor: Option<GroupAnchor<'a>>,
     /// `[n,V]`.
     pub(crate) dout: &'a [f32],
@@ -201,4 +207,10 @@ pub(crate) trait GroupedForm<S>: Sync {
 
     /// Gradients of the chunk's arguments and of the state before it.
     fn backward(&self, chunk: GroupBackward<'_, S>);
+
+    /// Whether [`GroupedForm::backward`] adds the point's gradient to that of the state before the chunk itself, where both are
+    /// one state: in a group's first chunk.
+    fn merges_start(&self) -> bool {
+        false
+    }
 }

@@ -49,8 +49,6 @@ pub(super) struct HeadOutputs {
     pub(super) out: Vec<f32>,
     /// The state after the last token.
     pub(super) state: Vec<f32>,
-    /// States at the starts of checkpoint intervals, one after another.
-    pub(super) kept: Vec<f32>,
 }
 
 impl<'a, C: Cell> SequenceHead<'a, C> {
@@ -162,35 +160,49 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
         cut(self.tokens(), self.call.frozen, CHUNK)
     }
 
-    /// All tokens in order; `keep` says whether a backward will come.
-    pub(super) fn forward(&self, keep: bool) -> HeadOutputs {
+    /// All tokens in order. `kept` is set to the states at the starts of checkpoint intervals, one after another, unless it is
+    /// empty.
+    pub(super) fn forward(&self, kept: &mut [f32]) -> HeadOutputs {
         let RecurrentCall { cell, size, grouped, .. } = self.call;
         let value = self.call.dims.value;
         let mut out = vec![0.0; self.tokens() * value];
         let (mut state, mut next) = (self.initial.clone(), vec![0.0; *size]);
         // The state at the start of the frozen group; without groups each token's own state is its point.
         let mut point = if self.call.frozen.is_some() { state.clone() } else { Vec::new() };
+        let chunks = self.chunks();
         let mut record = vec![0.0; cell.record()];
         let mut found = if self.anchor.is_empty() { Vec::new() } else { state.clone() };
         let mut led = vec![0.0; cell.ahead()];
         // Two state buffers change places every token; nothing else is allocated in the loop.
-        let (mut kept, mut scratch) = (Vec::new(), cell.scratch());
-        for chunk in self.chunks() {
+        let (mut kept, mut scratch) = (kept.chunks_exact_mut((*size).max(1)), cell.scratch());
+        for (i, chunk) in chunks.iter().enumerate() {
             // A checkpoint interval starts here.
-            if keep && chunk.kept {
-                kept.extend_from_slice(&state);
+            if chunk.kept
+                && let Some(kept) = kept.next()
+            {
+                kept.copy_from_slice(&state);
             }
             if chunk.starts_group && !point.is_empty() {
                 if let Some(renorm) = self.renorm() {
                     renorm.open(&mut state);
                 }
-                point.copy_from_slice(&state);
+                // A group of one chunk that goes by products has its point in `state`.
+                if !*grouped || chunks.get(i + 1).is_some_and(|next| !next.starts_group) {
+                    point.copy_from_slice(&state);
+                }
             }
             let out = &mut out[chunk.tokens.start * value..chunk.tokens.end * value];
             if let (true, Some(groups)) = (*grouped, cell.groups()) {
-                let point = if point.is_empty() { &self.initial } else { &point };
-                let (rows, anchor) = (self.rows(&chunk.tokens), self.group_anchor(&chunk.tokens));
-                groups.forward(GroupForward { rows, scratch: &mut scratch, state: &mut state, point, anchor, out });
+                // Without groups no cell reads it.
+                let point = match point.is_empty() {
+                    true => &self.initial,
+                    false if chunk.starts_group => &state,
+                    false => &point,
+                };
+                let (rows, anchor, scratch) =
+                    (self.rows(&chunk.tokens), self.group_anchor(&chunk.tokens), &mut scratch);
+                groups.forward(GroupForward { rows, scratch, old: &state, new: &mut next, point, anchor, out });
+                std::mem::swap(&mut state, &mut next);
                 continue;
             }
             for (t, out) in chunk.tokens.clone().zip(out.chunks_exact_mut(value)) {
@@ -201,7 +213,7 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
                 std::mem::swap(&mut state, &mut next);
             }
         }
-        HeadOutputs { out, state, kept }
+        HeadOutputs { out, state }
     }
 }
 

@@ -44,12 +44,27 @@ impl Interval<'_> {
     fn group_of(&self, i: usize) -> Option<usize> {
         self.chunks[..=i].iter().rposition(|chunk| chunk.starts_group)
     }
+
+    /// The state before chunk `i` and that at its group's start, out of `states` before the second chunk and those after it.
+    fn states_of<'s>(&'s self, i: usize, states: &'s [f32], size: usize) -> [&'s [f32]; 2] {
+        let state = |i: usize| i.checked_sub(1).map_or(self.start, |i| &states[i * size..][..size]);
+        [state(i), self.group_of(i).map_or(self.group_start, state)]
+    }
+}
+
+/// States that a head's backward computes again, in memory that goes from head to head and from call to call.
+#[derive(Default)]
+pub(super) struct StateWorkspace {
+    /// Before each token and after the last `[n+1, |state|]`, or before each chunk but the first.
+    states: Vec<f32>,
+    /// What a grouped cell keeps of a chunk's tokens ([`GroupBackward`]).
+    tokens: Vec<f32>,
 }
 
 /// What the forward pass over one interval leaves for its backward, and a token's workspace.
-struct IntervalScratch<C: Cell> {
-    /// States before each token and after the last `[n+1, |state|]`, or before each chunk.
-    states: Vec<f32>,
+struct IntervalScratch<'s, C: Cell> {
+    /// Large arrays of states.
+    kept: &'s mut StateWorkspace,
     /// What each token leaves, `[n, record]`; empty in grouped form.
     records: Vec<f32>,
     /// The state with which the group at hand starts, where that is not what the group before left.
@@ -64,8 +79,14 @@ struct IntervalScratch<C: Cell> {
 
 impl<C: Cell> SequenceHead<'_, C> {
     /// Gradients of the head; `dout [rows, H, V]` and `dfinal` are those of the whole call.
-    pub(super) fn backward(&self, kept: &[f32], dout: &[f32], dfinal: &[Cow<'_, [f32]>]) -> HeadGrads {
-        let mut pass = HeadBackward::new(self, dout, dfinal);
+    pub(super) fn backward(
+        &self,
+        kept: &[f32],
+        dout: &[f32],
+        dfinal: &[Cow<'_, [f32]>],
+        states: &mut StateWorkspace,
+    ) -> HeadGrads {
+        let mut pass = HeadBackward::new(self, dout, dfinal, states);
         let chunks = self.chunks();
         let mut end = chunks.len();
         while end > 0 {
@@ -101,20 +122,21 @@ impl<C: Cell> SequenceHead<'_, C> {
     }
 
     /// Runs the interval's tokens again: the states around each of them, and what they leave.
-    fn token_states(&self, interval: &Interval<'_>, work: &mut IntervalScratch<C>) {
+    fn token_states(&self, interval: &Interval<'_>, work: &mut IntervalScratch<'_, C>) {
         let (cell, size, tokens) = (&self.call.cell, self.call.size, &interval.tokens);
         let record = cell.record();
         // One state more than tokens: the last is the state after the interval.
         // Grown once to the longest interval, then used again.
-        work.states.resize((tokens.len() + 1) * size, 0.0);
+        let states = &mut work.kept.states;
+        states.resize(states.len().max((tokens.len() + 1) * size), 0.0);
         work.records.resize(tokens.len() * record, 0.0);
-        work.states[..size].copy_from_slice(interval.start);
+        work.kept.states[..size].copy_from_slice(interval.start);
         cell.reset_shared(&mut work.scratch);
         // Outputs are not asked for, but a step makes them.
         let mut out = vec![0.0; self.call.dims.value];
         for (i, t) in tokens.clone().enumerate() {
             // Each token writes the state after it next to the states before.
-            let (past, next) = work.states.split_at_mut((i + 1) * size);
+            let (past, next) = work.kept.states.split_at_mut((i + 1) * size);
             let old = &past[i * size..];
             let (starts, point) = match self.call.frozen {
                 None => (false, old),
@@ -153,34 +175,30 @@ impl<C: Cell> SequenceHead<'_, C> {
         }
     }
 
-    /// Runs the interval's chunks again in grouped form: the states before each of them.
-    fn chunk_states(&self, interval: &Interval<'_>, work: &mut IntervalScratch<C>) {
-        let (value, IntervalScratch { states, scratch, .. }) = (self.call.dims.value, work);
-        states.clear();
-        states.extend_from_slice(interval.start);
+    /// Runs the interval's chunks again in grouped form: the states before each of them but the first.
+    fn chunk_states(&self, interval: &Interval<'_>, work: &mut IntervalScratch<'_, C>) {
+        let (value, size) = (self.call.dims.value, self.call.size);
+        let IntervalScratch { kept: StateWorkspace { states, .. }, scratch, .. } = work;
         let Some(groups) = self.call.cell.groups() else { return };
-        let mut point = interval.group_start.to_vec();
-        // In grouped form only the states before chunks are needed.
-        let mut state = interval.start.to_vec();
-        let mut out = Vec::new();
-        let chunks = interval.chunks;
         // The state after the last chunk is not asked for: its gradient has come in already.
-        for chunk in &chunks[..chunks.len() - 1] {
-            if chunk.starts_group {
-                point.copy_from_slice(&state);
-            }
+        let chunks = &interval.chunks[..interval.chunks.len() - 1];
+        // Grown once to the longest interval, then used again.
+        states.resize(states.len().max(chunks.len() * size), 0.0);
+        let mut out = Vec::new();
+        for (i, chunk) in chunks.iter().enumerate() {
             out.resize(chunk.tokens.len() * value, 0.0);
             let (rows, anchor) = (self.rows(&chunk.tokens), self.group_anchor(&chunk.tokens));
-            let (scratch, state) = (&mut *scratch, &mut state);
-            groups.advance(GroupForward { rows, scratch, state, point: &point, anchor, out: &mut out });
-            states.extend_from_slice(state);
+            // Each chunk writes the state after it next to the states before.
+            let (past, next) = states.split_at_mut(i * size);
+            let [old, point] = interval.states_of(i, past, size);
+            let (new, out) = (&mut next[..size], &mut out[..]);
+            groups.advance(GroupForward { rows, scratch, old, new, point, anchor, out });
         }
-        debug_assert_eq!(states.len(), chunks.len() * self.call.size);
     }
 }
 
 /// A head on its way back.
-struct HeadBackward<'h, 'a, C: Cell> {
+struct HeadBackward<'h, 's, 'a, C: Cell> {
     head: &'h SequenceHead<'a, C>,
     /// `[T,V]`.
     dout: Vec<f32>,
@@ -188,6 +206,8 @@ struct HeadBackward<'h, 'a, C: Cell> {
     dstate: Vec<f32>,
     /// Gradient of the gradient point, which joins `dstate` at the group's first token.
     dpoint: Vec<f32>,
+    /// Whether grouped chunks have added anything to `dpoint`.
+    has_dpoint: bool,
     /// `[T,K]`, `[T,K]`, `[T,V]`, `[T, all gates]`.
     dq: Vec<f32>,
     dk: Vec<f32>,
@@ -196,12 +216,17 @@ struct HeadBackward<'h, 'a, C: Cell> {
     /// Gradient of the anchor, all tokens together.
     danchor: Vec<f32>,
     /// States of the interval at hand; it grows to the longest one.
-    work: IntervalScratch<C>,
+    work: IntervalScratch<'s, C>,
 }
 
-impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
+impl<'h, 's, 'a, C: Cell> HeadBackward<'h, 's, 'a, C> {
     /// Gradients of the head's arguments start at zero, that of its state at the final state's.
-    fn new(head: &'h SequenceHead<'a, C>, dout: &[f32], dfinal: &[Cow<'_, [f32]>]) -> Self {
+    fn new(
+        head: &'h SequenceHead<'a, C>,
+        dout: &[f32],
+        dfinal: &[Cow<'_, [f32]>],
+        states: &'s mut StateWorkspace,
+    ) -> Self {
         let Dims { heads, key, value, .. } = *head.call.dims;
         let zeros = |width: usize| vec![0.0; head.tokens() * width];
         Self {
@@ -209,13 +234,14 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
             dout: rows_of(dout, &head.index, heads, value),
             dstate: state_of(head.call, &head.index, dfinal),
             dpoint: vec![0.0; head.call.size],
+            has_dpoint: false,
             dq: zeros(key),
             dk: zeros(key),
             dv: zeros(value),
             dgates: zeros(head.all_gates()),
             danchor: head.anchor().map_or_else(Vec::new, |Anchor { anchor, .. }| vec![0.0; anchor.len()]),
             work: IntervalScratch {
-                states: Vec::new(),
+                kept: states,
                 records: Vec::new(),
                 opened: vec![0.0; if head.renorm().is_some() { head.call.size } else { 0 }],
                 found: vec![0.0; if head.anchor().is_some() { head.call.size } else { 0 }],
@@ -232,7 +258,7 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
         for (i, chunk) in interval.chunks.iter().enumerate().rev() {
             let group = interval.group_of(i).map(|i| interval.chunks[i].tokens.start - interval.tokens.start);
             let (size, work) = (self.head.call.size, &mut self.work);
-            let left = group.map_or(interval.group_start, |start| &work.states[start * size..][..size]);
+            let left = group.map_or(interval.group_start, |start| &work.kept.states[start * size..][..size]);
             self.head.open(left, &mut work.opened);
             // Each token takes `dstate` from after it to before it.
             for t in chunk.tokens.clone().rev() {
@@ -249,7 +275,7 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
     fn close(&mut self, i: usize) {
         if let Some(renorm) = self.head.renorm() {
             let size = self.head.call.size;
-            renorm.back(&self.work.states[i * size..][..size], &mut self.dstate, &mut self.danchor);
+            renorm.back(&self.work.kept.states[i * size..][..size], &mut self.dstate, &mut self.danchor);
         }
     }
 
@@ -258,7 +284,8 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
         let RecurrentCall { cell, size, frozen, dims, .. } = self.head.call;
         let (i, record, gates) = (t - interval.tokens.start, cell.record(), self.head.all_gates());
         // States and records are read, the workspace is changed: three parts of one struct.
-        let IntervalScratch { states, records, opened, found, led, scratch } = &mut self.work;
+        let IntervalScratch { kept: StateWorkspace { states, .. }, records, opened, found, led, scratch } =
+            &mut self.work;
         let state = |i: usize| &states[i * size..][..*size];
         // States around the token, out of those of the interval.
         let old = state(i);
@@ -298,14 +325,16 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
         self.head.chunk_states(interval, &mut self.work);
         for (i, chunk) in interval.chunks.iter().enumerate().rev() {
             let part = |width: usize| chunk.tokens.start * width..chunk.tokens.end * width;
-            let IntervalScratch { states, scratch, .. } = &mut self.work;
-            let state = |i: usize| &states[i * size..][..*size];
+            let IntervalScratch { kept: StateWorkspace { states, tokens }, scratch, .. } = &mut self.work;
+            let ([start, point], opens) = (interval.states_of(i, states, *size), chunk.starts_group);
             // The chunk's forward is computed again inside: only its start is here.
             groups.backward(GroupBackward {
                 rows: self.head.rows(&chunk.tokens),
                 scratch,
-                start: state(i),
-                point: interval.group_of(i).map_or(interval.group_start, state),
+                tokens,
+                start,
+                point,
+                opens,
                 anchor: self.head.group_anchor(&chunk.tokens),
                 dout: &self.dout[part(dims.value)],
                 adjoint: StateGrads { state: &mut self.dstate, point: &mut self.dpoint },
@@ -317,7 +346,9 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
                     gates: &mut self.dgates[part(self.head.all_gates())],
                 },
             });
-            if chunk.starts_group {
+            // Chunks that do not open their group leave something for the one that does.
+            self.has_dpoint |= !(opens && groups.merges_start());
+            if opens && std::mem::take(&mut self.has_dpoint) {
                 self.head.take_point(&mut self.dstate, &mut self.dpoint);
             }
         }

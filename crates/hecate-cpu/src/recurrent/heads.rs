@@ -7,7 +7,7 @@ use super::{
     Cell, RecurrentCall,
     head::{HeadIndex, SequenceHead, gather},
 };
-use crate::Cpu;
+use crate::{Cpu, buffer_pool::PooledBuf};
 use rayon::prelude::*;
 use std::{borrow::Cow, ops::Range};
 
@@ -32,7 +32,7 @@ pub(crate) struct CallOutputs {
     /// After the last tokens, slot by slot `[N, H, ..]`.
     pub(super) states: Vec<Vec<f32>>,
     /// States at checkpoints, head by head.
-    pub(super) kept: Vec<Vec<f32>>,
+    pub(super) kept: Vec<PooledBuf>,
 }
 
 /// Gradients of a call's outputs.
@@ -45,16 +45,20 @@ pub(crate) struct OutputGrads<'a> {
 
 /// A cell whose heads are compiled in this crate. [`heads!`] writes it.
 pub(crate) trait Heads: Cell + Sized {
-    /// All heads forward; `keep` says whether a backward will come.
-    fn forward_heads(call: &RecurrentCall<'_, Self>, device: &Cpu, arrays: &InputArrays<'_>, keep: bool)
-    -> CallOutputs;
+    /// All heads forward; `kept` are arrays for each head's states at checkpoints, empty where no backward will come.
+    fn forward_heads(
+        call: &RecurrentCall<'_, Self>,
+        device: &Cpu,
+        arrays: &InputArrays<'_>,
+        kept: Vec<PooledBuf>,
+    ) -> CallOutputs;
 
     /// Gradients of all inputs in the order q, k, v, gates, state, from the states that the forward kept.
     fn backward_heads(
         call: &RecurrentCall<'_, Self>,
         device: &Cpu,
         arrays: &InputArrays<'_>,
-        kept: Vec<Vec<f32>>,
+        kept: Vec<PooledBuf>,
         grads: &OutputGrads<'_>,
     ) -> Vec<Vec<f32>>;
 }
@@ -67,16 +71,16 @@ macro_rules! heads {
                 call: &$crate::recurrent::RecurrentCall<'_, Self>,
                 device: &$crate::Cpu,
                 arrays: &$crate::recurrent::InputArrays<'_>,
-                keep: bool,
+                kept: Vec<$crate::buffer_pool::PooledBuf>,
             ) -> $crate::recurrent::CallOutputs {
-                call.forward(device, arrays, keep)
+                call.forward(device, arrays, kept)
             }
 
             fn backward_heads(
                 call: &$crate::recurrent::RecurrentCall<'_, Self>,
                 device: &$crate::Cpu,
                 arrays: &$crate::recurrent::InputArrays<'_>,
-                kept: Vec<Vec<f32>>,
+                kept: Vec<$crate::buffer_pool::PooledBuf>,
                 grads: &$crate::recurrent::OutputGrads<'_>,
             ) -> Vec<Vec<f32>> {
                 call.backward(device, arrays, kept, grads)
@@ -88,14 +92,15 @@ pub(crate) use heads;
 
 impl<C: Cell> RecurrentCall<'_, C> {
     /// [`Heads::forward_heads`].
-    pub(crate) fn forward(&self, device: &Cpu, arrays: &InputArrays<'_>, keep: bool) -> CallOutputs {
+    pub(crate) fn forward(&self, device: &Cpu, arrays: &InputArrays<'_>, mut kept: Vec<PooledBuf>) -> CallOutputs {
         device.run(|| {
             let heads = self.sequence_heads();
-            let done: Vec<_> =
-                heads.par_iter().map(|head| SequenceHead::new(self, arrays, head).forward(keep)).collect();
+            let forward =
+                |(head, kept): (&HeadIndex, &mut PooledBuf)| SequenceHead::new(self, arrays, head).forward(kept);
+            let done: Vec<_> = heads.par_iter().zip(&mut kept).map(forward).collect();
             let out = gather(self.dims, self.dims.value, |i| &done[i].out);
             let states = self.split(done.iter().map(|head| head.state.as_slice()));
-            CallOutputs { out, states, kept: done.into_iter().map(|head| head.kept).collect() }
+            CallOutputs { out, states, kept }
         })
     }
 
@@ -104,14 +109,15 @@ impl<C: Cell> RecurrentCall<'_, C> {
         &self,
         device: &Cpu,
         arrays: &InputArrays<'_>,
-        kept: Vec<Vec<f32>>,
+        kept: Vec<PooledBuf>,
         grads: &OutputGrads<'_>,
     ) -> Vec<Vec<f32>> {
         device.run(|| {
             let heads = self.sequence_heads();
             // A head's kept states go as soon as it is done.
-            let back = |(head, kept): (&HeadIndex, Vec<f32>)| {
-                SequenceHead::new(self, arrays, head).backward(&kept, &grads.out, &grads.states)
+            let back = |(head, kept): (&HeadIndex, PooledBuf)| {
+                let head = SequenceHead::new(self, arrays, head);
+                device.buffers().with_workspace(|states| head.backward(&kept, &grads.out, &grads.states, states))
             };
             let done: Vec<_> = heads.par_iter().zip(kept).map(back).collect();
             let dims = self.dims;
@@ -128,7 +134,7 @@ impl<C: Cell> RecurrentCall<'_, C> {
     }
 
     /// Sequences and heads, the heads of a sequence together: the order of all results.
-    fn sequence_heads(&self) -> Vec<HeadIndex> {
+    pub(super) fn sequence_heads(&self) -> Vec<HeadIndex> {
         let heads = self.dims.heads;
         let sequences = self.dims.sequences.ranges().enumerate();
         let index =

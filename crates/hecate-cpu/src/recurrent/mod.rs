@@ -40,7 +40,9 @@ pub(crate) use cell::{
 
 use crate::{
     Algorithm, Cpu, PeakMemory,
+    buffer_pool::PooledBuf,
     device::{floats, tensor},
+    linear::cut,
 };
 pub(crate) use heads::{CallOutputs, Heads, InputArrays, OutputGrads, heads};
 use hecate_core::{
@@ -72,12 +74,12 @@ pub(crate) trait Recurrent<F = <Self as Rule>::Family>: Rule {
 pub(crate) use crate::linear::CHUNK;
 
 /// What a rule that goes token by token keeps for its backward: states at checkpoints, head by head.
-pub struct SavedStates(Vec<Vec<f32>>);
+pub struct SavedStates(Vec<PooledBuf>);
 
 impl fmt::Debug for SavedStates {
     /// Counts, not the elements: they may be millions.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SavedStates({} heads, {} elements)", self.0.len(), self.0.iter().map(Vec::len).sum::<usize>())
+        write!(f, "SavedStates({} heads, {} elements)", self.0.len(), self.0.iter().map(|x| x.len()).sum::<usize>())
     }
 }
 
@@ -123,6 +125,23 @@ impl<'a, C: Cell> RecurrentCall<'a, C> {
     }
 }
 
+/// Arrays for the states that each head keeps, of no elements unless a backward will come.
+///
+/// # Errors
+/// Those of [`Cpu::take`].
+fn kept_states<C: Cell>(
+    call: &RecurrentCall<'_, C>,
+    device: &Cpu,
+    what: &'static str,
+    keep: bool,
+) -> Result<Vec<PooledBuf>> {
+    let counts = call.sequence_heads().into_iter().map(|head| {
+        let chunks = cut(head.rows.len(), call.frozen, CHUNK);
+        if keep { chunks.iter().filter(|chunk| chunk.kept).count() * call.size } else { 0 }
+    });
+    counts.map(|count| device.take(what, count)).collect()
+}
+
 /// Elements of each of these slots.
 fn counts<'a>(slots: Vec<(&'static str, &'a Tensor<Cpu>)>) -> impl Iterator<Item = usize> + use<'a> {
     slots.into_iter().map(|(_, x)| x.shape().count())
@@ -162,7 +181,12 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cpu {
         let KernelCall { device, rule, dims, inputs, .. } = call;
         let call = RecurrentCall::new(call)?;
         device.room(R::NAME, Sizes::of(rule, dims).map_or(usize::MAX, |x| x.forward(dims, device.threads(), keep)))?;
-        let CallOutputs { out, states, kept } = R::Cell::forward_heads(&call, device, &InputArrays::new(inputs)?, keep);
+        let CallOutputs { out, states, kept } = R::Cell::forward_heads(
+            &call,
+            device,
+            &InputArrays::new(inputs)?,
+            kept_states(&call, device, R::NAME, keep)?,
+        );
         let mut results = iter::once(out).chain(states);
         let outputs = Outputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
             tensor(device, shape, dtype, results.next().unwrap_or_default())

@@ -243,7 +243,8 @@ impl AtlasCell {
 
     /// `out [n,V]` if there is one, and `state` moves past the chunk.
     pub(super) fn frozen_forward(&self, chunk: GroupForward<'_, Scratch>, reads: bool) {
-        let GroupForward { rows, state, point, out, .. } = chunk;
+        let GroupForward { rows, old, new: state, point, out, .. } = chunk;
+        state.copy_from_slice(old);
         let (n, key, value, first) = (rows.tokens, self.key, self.value, self.first_read());
         let chunk = self.frozen_chunk(rows, state, point);
         let (shares, all) = (Shares::new(&chunk), chunk.all);

@@ -29,12 +29,13 @@ impl AtlasCell {
 }
 
 impl GroupedForm<Scratch> for AtlasCell {
-    /// `out [n,V]`; `state` moves past the chunk, its window included.
+    /// `out [n,V]`; the state moves past the chunk, its window included.
     fn forward(&self, chunk: GroupForward<'_, Scratch>) {
         if self.rule.frozen.is_some() {
             return self.frozen_forward(chunk, true);
         }
-        let GroupForward { rows, state, out, .. } = chunk;
+        let GroupForward { rows, old, new: state, out, .. } = chunk;
+        state.copy_from_slice(old);
         let sub_chunk = SubChunk::new(self, rows, state);
         let mut work = Workspace::default();
         for tokens in sub_chunk.segments() {

@@ -141,7 +141,7 @@ impl LatticeCell {
 
 impl GroupedForm<Scratch> for LatticeCell {
     fn forward(&self, chunk: GroupForward<'_, Scratch>) {
-        let GroupForward { rows, state, point, anchor, out, .. } = chunk;
+        let GroupForward { rows, old: state, new: end, point, anchor, out, .. } = chunk;
         let taught = self.teach(rows, point, anchor);
         let (mut old, mut new, mut n) = (state.to_vec(), vec![0.0; state.len()], vec![0.0; self.key]);
         // Two states change places from token to token.
@@ -149,11 +149,11 @@ impl GroupedForm<Scratch> for LatticeCell {
             self.advance(taught.of(t, &old), taught.query(t), [&mut new, &mut n, out]);
             std::mem::swap(&mut old, &mut new);
         }
-        state.copy_from_slice(&old);
+        end.copy_from_slice(&old);
     }
 
     fn backward(&self, chunk: GroupBackward<'_, Scratch>) {
-        let GroupBackward { rows, scratch, start, point, anchor, dout, adjoint, danchor, grads } = chunk;
+        let GroupBackward { rows, scratch, start, point, anchor, dout, adjoint, danchor, grads, .. } = chunk;
         let (taught, (key, value), ds) = (self.teach(rows, point, anchor), (self.key, self.value), adjoint.state);
         let (states, norms) = self.replay(&taught, start);
         // Back through reads and moves; targets go back for all tokens at once.

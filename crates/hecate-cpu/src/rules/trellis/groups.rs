@@ -168,7 +168,7 @@ impl TrellisCell {
         let Scratch { at, layers: [low_work, high_work], .. } = scratch;
         // Slots answer the query after each token's write.
         let view = taught.view(rows.q, rows.k, written_k);
-        chunk::outputs(spec(), &view, &low, &mut low_work.forward, &mut rows_of(&mut z, m));
+        chunk::outputs(spec(), &view, low.start(), &mut low_work.forward, &mut rows_of(&mut z, m));
         if let Some(anchor) = anchor {
             anchored[0] = anchor.share.read(rows.q, &anchor.keys, &mut z);
         }
@@ -184,7 +184,7 @@ impl TrellisCell {
         );
         // What they answer weighs the slots of the values.
         let view = taught.view(&f, written_v, rows.v);
-        chunk::outputs(spec(), &view, &high, &mut high_work.forward, &mut rows_of(out, self.value));
+        chunk::outputs(spec(), &view, high.start(), &mut high_work.forward, &mut rows_of(out, self.value));
         if let Some(anchor) = anchor {
             anchored[1] = anchor.share.read(&f, anchor.values, out);
         }
@@ -271,7 +271,8 @@ impl TrellisCell {
 
 impl GroupedForm<Scratch> for TrellisCell {
     fn forward(&self, chunk: GroupForward<'_, Scratch>) {
-        let GroupForward { rows, scratch, state, point, anchor, out } = chunk;
+        let GroupForward { rows, scratch, old, new: state, point, anchor, out } = chunk;
+        state.copy_from_slice(old);
         let (taught, own) = (self.teach(rows, point, anchor, scratch), self.anchor(anchor));
         self.read(rows, &taught, state, scratch, own.as_ref(), out);
         self.write(rows, &taught, own.as_ref(), state);
@@ -279,13 +280,14 @@ impl GroupedForm<Scratch> for TrellisCell {
 
     /// Without reads there is nothing for the linear engine to do.
     fn advance(&self, chunk: GroupForward<'_, Scratch>) {
-        let GroupForward { rows, scratch, state, point, anchor, .. } = chunk;
+        let GroupForward { rows, scratch, old, new: state, point, anchor, .. } = chunk;
+        state.copy_from_slice(old);
         let taught = self.teach(rows, point, anchor, scratch);
         self.write(rows, &taught, self.anchor(anchor).as_ref(), state);
     }
 
     fn backward(&self, chunk: GroupBackward<'_, Scratch>) {
-        let GroupBackward { rows, scratch, start, point, anchor, dout, adjoint, danchor, grads } = chunk;
+        let GroupBackward { rows, scratch, start, point, anchor, dout, adjoint, danchor, grads, .. } = chunk;
         let (n, keys) = (rows.tokens, self.keys());
         let (taught, own) = (self.teach(rows, point, anchor, scratch), self.anchor(anchor));
         let reads = self.read(rows, &taught, start, scratch, own.as_ref(), &mut vec![0.0; dout.len()]);
@@ -300,14 +302,14 @@ impl GroupedForm<Scratch> for TrellisCell {
 
         // The calls in reverse: the values' memory, then `φ` and the keys' memory.
         let view = taught.view(&reads.f, written_v, rows.v);
-        let mut high = layer::back(spec(), &view, &mut scratch.layers[1], dout, &mut dhigh);
+        let mut high = layer::back(spec(), &view, &mut scratch.layers[1], dout, dhigh.view());
         if let Some(own) = &own {
             let call = AnchorRead { x: &reads.f, layer: own.values, read: &reads.anchored[1] };
             own.share.read_back(call, dout, AnchorReadGrads { x: &mut high.dq, layer: danchor_v, left: &mut dleft });
         }
         self.pull_back(&reads.z, &mut high.dq, scratch);
         let view = taught.view(rows.q, rows.k, written_k);
-        let mut low = layer::back(spec(), &view, &mut scratch.layers[0], &high.dq, &mut dlow);
+        let mut low = layer::back(spec(), &view, &mut scratch.layers[0], &high.dq, dlow.view());
         if let Some(own) = &own {
             let (call, mut columns) =
                 (AnchorRead { x: rows.q, layer: &own.keys, read: &reads.anchored[0] }, vec![0.0; keys]);
