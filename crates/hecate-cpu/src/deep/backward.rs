@@ -338,8 +338,10 @@ impl DeepCell {
     ) -> f32 {
         let ((first, all), (d, v)) = (self.sizes(), (self.d(), self.value));
         let TokenBackward { token, states, record, .. } = at;
-        let Scratch { hidden, value, key, zeros, seen: weights, shared, .. } = scratch;
+        let Scratch { hidden, value, key, zeros, seen: weights, shared, late, .. } = scratch;
         let weights = self.to_weights(states.new, weights, *shared);
+        // Powers that come without their columns' factors get them on the way.
+        let (factors, factors_high) = if late.on { late.factors.split_at(d) } else { Default::default() };
         let [du_o, _, _, _, _, dread] = split(value, v);
         let [dh, ddelta, _, _, dpre] = split(hidden, d);
         let after = self.spec.read == Read::After;
@@ -360,17 +362,17 @@ impl DeepCell {
             dpre.fill(0.0);
             let (y, z, dy, dz, q) = (record.h, record.u_o, &mut *dh, &mut *du_o, query(record.read_h));
             let (found, dx, danchor, w) = (found_high, &mut dx_high[..all - first], danchor_high, w_high);
-            let (dout, dq) = (&*dread, &mut *dpre);
-            high = softmax::KlWriteBackward { found, scale, dx, danchor, w, q, dout, dq, y, z, dy, dz }.run();
+            let (dout, dq, factors) = (&*dread, &mut *dpre, factors_high);
+            high = softmax::KlWriteBackward { found, scale, dx, danchor, w, factors, q, dout, dq, y, z, dy, dz }.run();
             dpre.iter_mut().zip(record.read_slope).for_each(|(dpre, slope)| *dpre *= slope);
         }
-        let (dout, z, dz) = match self.hidden {
-            Some(_) => (&*dpre, record.delta, ddelta),
-            None => (&*dread, record.u_o, du_o),
+        let (dout, z, dz, factors) = match self.hidden {
+            Some(_) => (&*dpre, record.delta, ddelta, factors),
+            None => (&*dread, record.u_o, du_o, factors_high),
         };
         let q = query(token.q);
         let (y, dy) = (token.k, key);
-        high + softmax::KlWriteBackward { found, scale, dx, danchor, w, q, dout, dq, y, z, dy, dz }.run()
+        high + softmax::KlWriteBackward { found, scale, dx, danchor, w, factors, q, dout, dq, y, z, dy, dz }.run()
     }
 }
 

@@ -112,7 +112,7 @@ pub(super) struct LqWrite<'a> {
     pub(super) y: &'a [f32],
     /// `X [K,V]`, set.
     pub(super) new: &'a mut [f32],
-    /// `B [K,V]`, set.
+    /// `B [K,V]`, set; empty where nobody asks for it.
     pub(super) weights: &'a mut [f32],
     /// `[K]`.
     pub(super) query: &'a [f32],
@@ -159,9 +159,9 @@ impl<S: Simd, const Q: u32> Panel<S> for WritePanels<'_, '_, Powers<S, Q>> {
         let LqWrite { found, step, x, y, new, weights, query, out, .. } = &mut *self.call;
         let (width, a, y) = (y.len(), simd.splat_f32s(found.a), load_part::<S, N>(simd, &y[column..]));
         let [mut read, mut norms] = [[simd.splat_f32s(0.0); N]; 2];
-        let [olds, mut anchors] = found.rows(width);
-        let rows = new.chunks_exact_mut(width).zip(weights.chunks_exact_mut(width)).zip(olds);
-        for (((new, weights), old), (x, query)) in rows.zip(x.iter().zip(*query)) {
+        let ([olds, mut anchors], mut weights) = (found.rows(width), weights.chunks_exact_mut(width));
+        let rows = new.chunks_exact_mut(width).zip(olds);
+        for ((new, old), (x, query)) in rows.zip(x.iter().zip(*query)) {
             let (x, query) = (simd.splat_f32s(*step * x), simd.splat_f32s(*query));
             let [mut next, anchor] = load_found::<S, N>(simd, old, anchors.next(), column);
             let mut made = next;
@@ -174,7 +174,9 @@ impl<S: Simd, const Q: u32> Panel<S> for WritePanels<'_, '_, Powers<S, Q>> {
                 norms[n] = simd.mul_add_e_f32s(simd.mul_f32s(power, next[n]), next[n], norms[n]);
             }
             store_part(simd, &mut new[column..], next);
-            store_part(simd, &mut weights[column..], made);
+            if let Some(weights) = weights.next() {
+                store_part(simd, &mut weights[column..], made);
+            }
         }
         store_part(simd, &mut out[column..], read);
         // Sums down the rows have 32 bits, sums of panels 64.

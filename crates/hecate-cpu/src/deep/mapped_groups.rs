@@ -3,6 +3,8 @@
 //! `u` and `δ` of a chunk's tokens come from the weights at the group's start, so they are products, and so is their way back.
 //! The weights at the start are made once for a chunk, and their gradient is pulled back once.
 //! A map of every token's state has no such form: writes and reads go token by token between the products.
+//! Where weights are distributions, tokens go by [`late_softmax`](super::late_softmax), and the weights that they read are kept for
+//! their way back.
 //! What a token finds of a state that goes back to an anchor is made in the pass of its write, and again on the way back.
 
 use super::{
@@ -22,7 +24,7 @@ use crate::{
     rows::axpy,
     simd::wide,
 };
-use hecate_core::rules::Retention;
+use hecate_core::{Read, rules::Retention};
 
 /// A chunk's tokens, and what all of them share.
 struct ChunkTokens<'a> {
@@ -46,7 +48,13 @@ impl DeepCell {
     /// 32-bit elements that a chunk takes beside what all groups take: states, what tokens leave, a gradient of weights.
     pub(super) fn mapped_group_elements(&self) -> usize {
         let (tokens, (_, all)) = (crate::linear::CHUNK, self.sizes());
-        (tokens + 2) * all + (tokens + 1) * self.record()
+        let weights = if self.goes_late() { tokens * (all + self.d() + self.value) } else { 0 };
+        (tokens + 2) * all + (tokens + 1) * self.record() + weights
+    }
+
+    /// Whether a chunk's tokens take log-softmaxes off late, and its way back keeps what each of them read: exponentials are dear.
+    fn goes_late(&self) -> bool {
+        matches!(self.spec.retention, Retention::Kl { .. }) && self.spec.read == Read::After
     }
 
     /// Arguments of token `t` of a chunk.
@@ -102,6 +110,7 @@ impl DeepCell {
         let inner = std::mem::take(&mut scratch.inner);
         let chunk = self.chunk_tokens(rows, self.to_weights(point, &mut scratch.point, false).layers, anchor, inner);
         let (mut record, mut spare) = (vec![0.0; self.record()], vec![0.0; old.len()]);
+        self.open_late(scratch, false);
         // Two states change places from token to token, so that the last one lies in `new`.
         let mut places = [&mut *new, &mut spare];
         if rows.tokens.is_multiple_of(2) {
@@ -114,6 +123,30 @@ impl DeepCell {
             places.reverse();
         }
         scratch.inner = chunk.inner;
+        self.close_late(scratch, new);
+    }
+
+    /// Before a group's chunk whose start has log-softmaxes for columns: tokens take theirs off late. `keeps` as in [`Late`].
+    fn open_late(&self, scratch: &mut Scratch, keeps: bool) {
+        // The start lacks nothing, so its columns have nothing to take off.
+        let (late, columns) = (&mut scratch.late, self.d() + self.value);
+        (late.on, late.keeps) = (self.goes_late(), keeps);
+        late.shifts.clear();
+        late.shifts.resize(columns, 0.0);
+        fit(&mut late.factors, columns);
+    }
+
+    /// Takes what the last token's log-softmax takes off the state that it left.
+    fn close_late(&self, scratch: &mut Scratch, state: &mut [f32]) {
+        if !std::mem::take(&mut scratch.late.on) {
+            return;
+        }
+        // One number a column, off all of its rows.
+        let (low, high) = state.split_at_mut(self.low());
+        let (shift, shift_high) = scratch.late.shifts.split_at(self.d());
+        for (layer, shift) in [(low, shift), (high, shift_high)] {
+            layer.chunks_exact_mut(shift.len().max(1)).for_each(|row| axpy(row, -1.0, shift));
+        }
     }
 
     /// [`GroupedForm::advance`](crate::recurrent::GroupedForm::advance) of mapped weights, by products.
@@ -165,6 +198,7 @@ impl DeepCell {
             rows,
             scratch,
             tokens: states,
+            weights,
             start,
             point,
             anchor,
@@ -184,11 +218,24 @@ impl DeepCell {
         fit(states, states.len().max((n + 1) * size));
         states[..size].copy_from_slice(start);
         let mut out = vec![0.0; self.value];
+        let (keeps, columns) = (self.goes_late(), self.d() + self.value);
+        let mut factors = vec![0.0; if keeps { n * columns } else { 0 }];
+        self.open_late(scratch, true);
+        if keeps {
+            weights.resize_with(weights.len().max(n), Vec::new);
+            weights[..n].iter_mut().for_each(|weights| fit(weights, size));
+        }
         // Forward once more: states around tokens, and what reads and writes leave.
         for (t, record) in records.chunks_exact_mut(width).enumerate() {
             let (old, new) = states[t * size..].split_at_mut(size);
             let step = TokenStep { old, new: &mut new[..size], record, out: &mut out };
             self.advance_with(&chunk, t, step, scratch);
+            if keeps {
+                // Factors are small, and are copied.
+                factors[t * columns..][..columns].copy_from_slice(&scratch.late.factors);
+                // The weights that the token read go aside, and the next one's are made in other memory.
+                std::mem::swap(&mut scratch.seen.weights, &mut weights[t]);
+            }
         }
         // Back through reads and writes; what was written then goes back for all tokens at once.
         let mut written = WrittenGrads::new(n, self.d(), self.value);
@@ -202,9 +249,18 @@ impl DeepCell {
                 record: self.parts(&records[t * width..][..width]),
                 dout: &dout[t * self.value..][..self.value],
             };
+            if keeps {
+                std::mem::swap(&mut scratch.seen.weights, &mut weights[t]);
+                scratch.late.factors.copy_from_slice(&factors[t * columns..][..columns]);
+            }
+            // The step finds the weights where a token before it would have left them.
+            scratch.shared = keeps;
             self.written_vjp(&at, [dstate, danchor], scratch, self.grads_of(&mut grads, n, t));
+            scratch.shared = false;
             written.set(t, n, &scratch.hidden, &scratch.value);
         }
+        // States between the tokens lacked their log-softmaxes; nothing else reads them.
+        scratch.late.on = false;
         // A gradient of weights becomes one of the state at the group's start once for the chunk.
         let mut dweights = vec![0.0; size];
         // Biases of these retentions have no threshold.

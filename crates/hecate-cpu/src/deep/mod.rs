@@ -5,7 +5,7 @@
 //! One cell serves every structure, attentional bias and retention: rules are options of it.
 //!
 //! - [`activation`], [`norm`], [`bias`]: the functions inside, each with the derivatives that the backward needs;
-//! - [`retention`], [`lq`], [`softmax`]: how the state maps to the weights, and the pullback of that map;
+//! - [`retention`], [`lq`], [`softmax`], [`late_softmax`]: how the state maps to the weights, and the pullback of that map;
 //! - [`write`](self::write), [`found`], [`backward`], [`inner_backward`]: one token forward and back;
 //! - [`groups`], [`inner_grads`], [`anchored`]: frozen groups of memories that decay as matrix products;
 //! - [`mapped_groups`]: those of other retentions, whose inner gradients are products.
@@ -24,6 +24,7 @@ pub(crate) mod found;
 mod groups;
 mod inner_backward;
 mod inner_grads;
+mod late_softmax;
 mod lq;
 mod mapped_groups;
 mod norm;
@@ -87,11 +88,26 @@ pub(crate) struct Scratch {
     zeros: Vec<f32>,
     /// Columns that a log-softmax works on; empty for other retentions.
     tiles: Vec<f32>,
+    /// For tokens of a group whose log-softmaxes come late.
+    late: Late,
     /// Of both layers, where frozen groups go through the linear engine.
     layers: [chunk_backward::Workspace; 2],
     /// Of a chunk: inner gradients, and what queries read.
     inner: InnerGrads,
     reads: QueryReads,
+}
+
+/// What [`late_softmax`] leaves from token to token; columns of both layers after each other, `[D+V]`.
+#[derive(Default)]
+struct Late {
+    /// Whether tokens go this way.
+    on: bool,
+    /// Whether their weights are asked for.
+    keeps: bool,
+    /// What columns of the state are too large by.
+    shifts: Vec<f32>,
+    /// What powers are to be multiplied by.
+    factors: Vec<f32>,
 }
 
 /// One token's gates.
@@ -314,6 +330,7 @@ impl Cell for DeepCell {
             key: vec![0.0; self.key],
             zeros: vec![0.0; self.key.max(self.d()).max(self.value)],
             tiles: vec![0.0; self.tiles()],
+            late: Late::default(),
             layers: Default::default(),
             inner: InnerGrads::default(),
             reads: QueryReads::default(),

@@ -49,7 +49,7 @@ impl WithSimd for ToWeights<'_> {
 }
 
 /// Largest and smallest maximum of a column whose powers are taken as they are. Their sums are far from the ends of 32 bits.
-const MODERATE: f32 = 40.0;
+pub(super) const MODERATE: f32 = 40.0;
 
 /// `x = log-softmax(x₀ + step yᵀ z)` of what was found, down each column, `w = c eˣ`, and the read `out = q w`.
 pub(super) struct KlWrite<'a> {
@@ -187,7 +187,7 @@ fn store_row<S: Simd>(simd: S, row: &mut [f32], part: &Range<usize>, values: S::
 
 /// Logarithms of normal numbers: sums of powers.
 #[inline(always)]
-fn logarithms<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
+pub(super) fn logarithms<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let mut lanes = [1.0; LANES];
     simd.partial_store_f32s(&mut lanes[..S::F32_LANES], x);
     lanes.iter_mut().for_each(|x| *x = ln(*x));
@@ -204,8 +204,9 @@ pub(super) struct KlWriteBackward<'a> {
     pub(super) dx: &'a mut [f32],
     /// Added to: the gradient of the anchor, as long as that.
     pub(super) danchor: &'a mut [f32],
-    /// Weights of the new state, `[K,V]`.
+    /// Weights of the new state, `[K,V]`, once columns are multiplied by `factors [V]`; those are 1 where they are empty.
     pub(super) w: &'a [f32],
+    pub(super) factors: &'a [f32],
     /// The query `[K]`; zeros where it read before the write.
     pub(super) q: &'a [f32],
     /// `[V]`.
@@ -248,11 +249,23 @@ struct KlBackwardPanels<'b, 'a, S: Simd> {
 }
 
 impl<S: Simd> KlBackwardPanels<'_, '_, S> {
+    /// Columns times what their weights are to be multiplied by.
+    #[inline(always)]
+    fn weighed<const N: usize>(&self, simd: S, column: usize, mut x: [S::f32s; N]) -> [S::f32s; N] {
+        // Without factors weights are whole as they are.
+        if !self.call.factors.is_empty() {
+            let factors = load_part::<S, N>(simd, &self.call.factors[column..]);
+            (0..N).for_each(|n| x[n] = simd.mul_f32s(factors[n], x[n]));
+        }
+        x
+    }
+
     /// Back through the read. Returns column sums of the state's gradient and of the old state less its anchor.
     #[inline(always)]
     fn read_vjp<const N: usize>(&mut self, simd: S, column: usize) -> [[S::f32s; N]; 2] {
-        let KlWriteBackward { found, dx, w, q, dout, dq, .. } = &mut *self.call;
-        let (width, dout) = (dout.len(), load_part::<S, N>(simd, &dout[column..]));
+        let dout = self.weighed(simd, column, load_part::<S, N>(simd, &self.call.dout[column..]));
+        let KlWriteBackward { found, dx, w, q, dq, z, .. } = &mut *self.call;
+        let width = z.len();
         // Two sums down each column: they must be complete before the second pass.
         let mut sums = [[simd.splat_f32s(0.0); N]; 2];
         let [olds, mut anchors] = found.rows(width);
@@ -279,6 +292,8 @@ impl<S: Simd> Panel<S> for KlBackwardPanels<'_, '_, S> {
     #[inline(always)]
     fn panel<const N: usize>(&mut self, simd: S, column: usize) {
         let [mut shared, mut mean] = self.read_vjp::<N>(simd, column);
+        // Its factors are taken in with the column's sum.
+        shared = self.weighed(simd, column, shared);
         let KlWriteBackward { found, scale, dx, danchor, w, y, z, dy, dz, .. } = &mut *self.call;
         let (width, z) = (z.len(), load_part::<S, N>(simd, &z[column..]));
         // What is kept of a state's distance from its anchor, and what the anchor gets.

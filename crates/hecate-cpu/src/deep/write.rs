@@ -4,9 +4,10 @@
 //! Where it does not, the weights must be made first, and the read comes apart.
 
 use super::{
-    DeepCell, Gates, Record, Scratch,
+    DeepCell, Gates, Late, Record, Scratch,
     activation::activate,
     found::Found,
+    late_softmax::LateWrite,
     lq::{LqMap, LqWrite},
     norm, retention, softmax,
 };
@@ -40,10 +41,24 @@ struct LayerWeights<'a> {
     anchor: &'a [f32],
     /// As large as the layer.
     weights: &'a mut [f32],
+    /// Shifts and factors of a log-softmax that comes late; none where it does not.
+    late: Option<[&'a mut [f32]; 2]>,
     /// `ν` of L_q.
     norm: &'a mut f32,
     /// What the weights are to be multiplied by.
     factor: &'a mut f32,
+}
+
+impl Late {
+    /// Shifts and factors of both layers, of which the first has `d` columns; none where it is off.
+    #[inline(always)]
+    fn layers(&mut self, d: usize) -> [Option<[&mut [f32]; 2]>; 2] {
+        if !self.on {
+            return [None, None];
+        }
+        let ((shift, shift_high), (factor, factor_high)) = (self.shifts.split_at_mut(d), self.factors.split_at_mut(d));
+        [Some([shift, factor]), Some([shift_high, factor_high])]
+    }
 }
 
 impl DeepCell {
@@ -85,12 +100,18 @@ impl DeepCell {
         let cut = first.min(old_s.len());
         let ((old_s, old_s_high), (s, s_high)) = (old_s.split_at(cut), new_s.split_at_mut(cut));
         let ((old, old_high), (m, m_high)) = (old.split_at(first), new.split_at_mut(first));
-        let Scratch { hidden, zeros, tiles, seen, .. } = scratch;
+        let Scratch { hidden, zeros, tiles, seen, late, .. } = scratch;
+        let (keeps, [late, mut late_high]) = (late.keeps || !late.on, late.layers(self.d()));
         let cut = first.min(seen.weights.len());
-        let (weights, weights_high) = seen.weights.split_at_mut(cut);
+        let (mut weights, mut weights_high) = seen.weights.split_at_mut(cut);
+        // Without a place for weights their passes store none.
+        if !keeps {
+            (weights, weights_high) = (&mut [], &mut []);
+        }
         let ([norm, norm_high], [factor, factor_high]) = (&mut seen.norms, &mut seen.factors);
         let (anchor, anchor_high) = anchor.split_at(first.min(anchor.len()));
-        let made = LayerWeights { anchor, weights, norm, factor };
+        let late = if self.hidden.is_some() { late } else { late_high.take() };
+        let made = LayerWeights { anchor, weights, late, norm, factor };
         // A query of zeros reads nothing: the passes have no branch for it.
         let q = if reads { token.q } else { &zeros[..self.key] };
         let (step, old) = (-*theta, [old, old_s]);
@@ -109,7 +130,7 @@ impl DeepCell {
         let (old, m, s) = ([old_high, old_s_high], m_high, s_high);
         let write = FusedUpdate { a, momentum, step, x: record.h, y: record.u_o, old, m, s, q, before, out };
         let (anchor, weights, norm, factor) = (anchor_high, weights_high, norm_high, factor_high);
-        let made = LayerWeights { anchor, weights, norm, factor };
+        let made = LayerWeights { anchor, weights, late: late_high, norm, factor };
         self.write_layer(write, made, record.read_output, tiles);
     }
 
@@ -118,17 +139,23 @@ impl DeepCell {
     /// With L_q the weights and their norm are made in the same pass. `output` gets what was read, unless it is empty.
     #[inline(always)]
     fn write_layer(&self, write: FusedUpdate<'_>, made: LayerWeights<'_>, output: &mut [f32], tiles: &mut [f32]) {
-        let LayerWeights { anchor, weights, norm, factor } = made;
+        let LayerWeights { anchor, weights, late, norm, factor } = made;
         match self.spec.retention {
             Retention::Kl { scale } => {
                 let FusedUpdate { a, step, x: y, y: z, old: [state, _], m: x, q, out, .. } = write;
                 let found = Found { a, state, anchor };
+                if let Some([shift, factors]) = late {
+                    return LateWrite { found, shift, step, y, z, x, w: weights, factors, scale, q, out }.run();
+                }
                 softmax::KlWrite { found, step, y, z, x, w: weights, scale, q, out, tiles }.run();
             }
             Retention::Lq { q, map } if self.reads_on_write() => {
                 let FusedUpdate { a, step, x, y, old: [state, _], m: new, q: query, out, .. } = write;
                 let (map, found) = (LqMap { q, map }, Found { a, state, anchor });
-                (*norm, *factor) = match (LqWrite { map, found, step, x, y, new, weights, query, out }.run()) {
+                // Only the next token's point asks for weights, where there is one.
+                let kept = if self.shares() { &mut *weights } else { &mut [] };
+                let write = LqWrite { map, found, step, x, y, new: &mut *new, weights: kept, query, out: &mut *out };
+                (*norm, *factor) = match write.run() {
                     Some(norm) => (norm, map.factor(norm)),
                     // Powers beyond 32 bits: the weights are made of the state by themselves.
                     None => {

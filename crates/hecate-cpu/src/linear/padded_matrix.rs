@@ -1,6 +1,8 @@
 //! Workspace matrices laid out for vectors: rows begin at cache lines, and tiles need no edge cases.
 
 use crate::{product::Mat, simd::wide};
+#[cfg(target_arch = "x86_64")]
+use {crate::simd::is_scalar, pulp::x86::V3};
 
 /// Elements of a cache line.
 ///
@@ -145,17 +147,47 @@ impl PaddedMatrix {
     /// Becomes `xᵀ`, block by block: a block of 4 rows and one line of columns stays in registers.
     pub(crate) fn transpose(&mut self, x: &PaddedMatrix) {
         self.fit(x.width, x.rows);
+        let done = self.transpose_squares(x);
         wide(
             self,
             #[inline(always)]
             |own| {
-                for first in (0..x.rows).step_by(ROWS) {
-                    for column in (0..x.width).step_by(LINE) {
+                // Down a line of columns: the rows that it becomes stay in the first cache until they are whole.
+                for column in (0..x.width).step_by(LINE) {
+                    for first in (done..x.rows).step_by(ROWS) {
                         own.block(x, first, column);
                     }
                 }
             },
         );
+    }
+
+    /// Whole squares of [`PaddedMatrix::transpose`], each in eight registers. Returns how many rows of `x` are done.
+    #[cfg(target_arch = "x86_64")]
+    fn transpose_squares(&mut self, x: &PaddedMatrix) -> usize {
+        // What is left of rows goes by blocks, and so does all of an odd width.
+        let (rows, stride) = (x.rows / SQUARE * SQUARE, self.stride);
+        let Some(v3) = V3::try_new().filter(|_| !is_scalar() && x.width.is_multiple_of(SQUARE)) else { return 0 };
+        v3.vectorize(
+            #[inline(always)]
+            || {
+                for column in (0..x.width).step_by(SQUARE) {
+                    for first in (0..rows).step_by(SQUARE) {
+                        let row = |i| x.row(first + i)[column..].first_chunk().copied().unwrap_or([0.0; SQUARE]);
+                        let square = transposed(v3, std::array::from_fn(row));
+                        let to = self.data_mut()[column * stride + first..].chunks_exact_mut(stride);
+                        to.zip(square).for_each(|(to, row)| to[..SQUARE].copy_from_slice(&row));
+                    }
+                }
+            },
+        );
+        rows
+    }
+
+    /// Other processors have no instructions for it here.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn transpose_squares(&mut self, _: &PaddedMatrix) -> usize {
+        0
     }
 
     /// `ROWS × LINE` elements of [`PaddedMatrix::transpose`] from `(first, column)` on, or as many as there are.
@@ -185,13 +217,43 @@ impl PaddedMatrix {
     }
 }
 
+/// Rows and columns of a square that is transposed in registers: what one of them holds.
+#[cfg(target_arch = "x86_64")]
+const SQUARE: usize = 8;
+
+/// The transposed square: pairs, then pairs of pairs, then halves of rows change places.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn transposed(v3: V3, rows: [[f32; SQUARE]; SQUARE]) -> [[f32; SQUARE]; SQUARE] {
+    let (avx, [a, b, c, d, e, f, g, h]) = (v3.avx, rows.map(bytemuck::cast));
+    // Elements 0, 1 and 4, 5 of two rows, then 2, 3 and 6, 7.
+    let pairs = |a, b| [avx._mm256_unpacklo_ps(a, b), avx._mm256_unpackhi_ps(a, b)];
+    let quads = |[low, high]: [_; 2], [low2, high2]: [_; 2]| {
+        [
+            avx._mm256_shuffle_ps::<0x44>(low, low2),
+            avx._mm256_shuffle_ps::<0xee>(low, low2),
+            avx._mm256_shuffle_ps::<0x44>(high, high2),
+            avx._mm256_shuffle_ps::<0xee>(high, high2),
+        ]
+    };
+    let (upper, lower) = (quads(pairs(a, b), pairs(c, d)), quads(pairs(e, f), pairs(g, h)));
+    // Column `i` is half of one quad and half of the one below it.
+    std::array::from_fn(|i| {
+        let (upper, lower) = (upper[i % 4], lower[i % 4]);
+        bytemuck::cast(match i {
+            0..4 => avx._mm256_permute2f128_ps::<0x20>(upper, lower),
+            _ => avx._mm256_permute2f128_ps::<0x31>(upper, lower),
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn transposed_of_every_size() {
-        for (rows, width) in [(1, 1), (3, 17), (16, 16), (33, 48), (64, 5)] {
+        for (rows, width) in [(1, 1), (3, 17), (8, 8), (16, 16), (33, 48), (64, 5), (61, 24)] {
             let values: Vec<f32> = (0..rows * width).map(|i| i as f32).collect();
             let (mut x, mut y) = (PaddedMatrix::default(), PaddedMatrix::default());
             x.gather(&Mat::new(&values, rows, width));

@@ -178,6 +178,8 @@ pub(crate) struct GroupBackward<'a, S> {
     pub(crate) scratch: &'a mut S,
     /// Of any length, with any values: for states around the chunk's tokens.
     pub(crate) tokens: &'a mut Vec<f32>,
+    /// Likewise, for weights that are made of states.
+    pub(crate) weights: &'a mut Vec<Vec<f32>>,
     /// The state before the chunk.
     pub(crate) start: &'a [f32],
     /// The state at the group's start.

@@ -59,6 +59,7 @@ pub(super) struct StateWorkspace {
     states: Vec<f32>,
     /// What a grouped cell keeps of a chunk's tokens ([`GroupBackward`]).
     tokens: Vec<f32>,
+    weights: Vec<Vec<f32>>,
 }
 
 /// What the forward pass over one interval leaves for its backward, and a token's workspace.
@@ -325,13 +326,14 @@ impl<'h, 's, 'a, C: Cell> HeadBackward<'h, 's, 'a, C> {
         self.head.chunk_states(interval, &mut self.work);
         for (i, chunk) in interval.chunks.iter().enumerate().rev() {
             let part = |width: usize| chunk.tokens.start * width..chunk.tokens.end * width;
-            let IntervalScratch { kept: StateWorkspace { states, tokens }, scratch, .. } = &mut self.work;
+            let IntervalScratch { kept: StateWorkspace { states, tokens, weights }, scratch, .. } = &mut self.work;
             let ([start, point], opens) = (interval.states_of(i, states, *size), chunk.starts_group);
             // The chunk's forward is computed again inside: only its start is here.
             groups.backward(GroupBackward {
                 rows: self.head.rows(&chunk.tokens),
                 scratch,
                 tokens,
+                weights,
                 start,
                 point,
                 opens,
