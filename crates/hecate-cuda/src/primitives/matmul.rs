@@ -30,6 +30,9 @@ pub(super) const MOST: usize = i32::MAX as usize;
 /// Rows that a kernel of their own takes: those of tokens that are generated.
 pub(super) const FEW: usize = 8;
 
+/// Rows that warps with a column each take sooner than tensor cores.
+pub(super) const BY_WARPS: usize = 3;
+
 /// Columns of what gates are made of: with more rows too, a warp has one of them.
 pub(super) const NARROW: usize = 64;
 
@@ -89,6 +92,11 @@ impl Matmul for Cuda {
                     sum(out, onto.and_then(|shared| shared.err()))
                 }
             };
+        }
+        // A few rows of 16 bits, for which a matrix goes by tensor cores as it comes.
+        if few && rows > BY_WARPS && matmul_rows::exists(self, &dims, dtype) {
+            let made = matmul_rows::launch(self, a, &[(dims, b)], Around::default())?.remove(0);
+            return sum(made, onto);
         }
         let out = self.empty(shape, dtype)?;
         if few {
@@ -211,13 +219,14 @@ impl Way {
     /// Of a product of rows of the first type with a matrix of the second.
     fn new(device: &Cuda, dims: MatmulDims, [x, matrix]: [DType; 2]) -> Self {
         let MatmulDims { batch, rows, columns, .. } = dims;
+        // Rows of 32 bits may be rounded where the matrix was.
+        let rounds = (x == matrix || x == DType::F32) && matmul_rows::exists(device, &dims, matrix);
+        let short = rows <= if rounds { BY_WARPS } else { FEW };
         // Gates keep 32 bits, for which there are no tensor cores.
-        if batch == 1 && (rows <= FEW || rows <= SHORT.0 && columns <= NARROW) {
+        if batch == 1 && (short || rows <= SHORT.0 && columns <= NARROW) {
             return Self::Few;
         }
-        // Rows of 32 bits may be rounded where the matrix was.
-        let rounds = x == matrix || x == DType::F32;
-        if rounds && matmul_rows::exists(device, &dims, matrix) { Self::Rows(matrix) } else { Self::Alone }
+        if rounds { Self::Rows(matrix) } else { Self::Alone }
     }
 }
 

@@ -3,7 +3,7 @@
 //! A token's kernels are a few microseconds long, and what each waits for before it begins is a good part of that.
 
 use super::{
-    matmul::{FEW, Factor, MATRICES, NARROW},
+    matmul::{BY_WARPS, FEW, Factor, MATRICES, NARROW},
     matmul_rows::{self, Around},
 };
 use crate::{
@@ -20,9 +20,6 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("projection", "projection
 
 /// Most rows of one launch.
 const ROWS: usize = 64;
-
-/// Rows that warps with a column each take sooner than tensor cores.
-const BY_WARPS: usize = 3;
 
 /// Threads of a block, most runs of matrices that each asks for at once, and bytes that a block may keep rows in.
 ///
