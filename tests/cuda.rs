@@ -140,7 +140,7 @@ fn tensor_core_products() {
         let transpose = Transpose { a: false, b: true };
         for dtype in [DType::Bf16, DType::F16] {
             for [rows, inner, columns] in
-                [[128, 64, 256], [64, 8, 2], [200, 328, 264], [129, 72, 514], [300, 1000, 130]]
+                [[128, 64, 256], [64, 8, 2], [200, 328, 264], [129, 72, 514], [300, 1000, 130], [6, 320, 131]]
             {
                 let mut random = Random::new((rows + inner) as u64);
                 let [a, b] = [rows, columns].map(|rows| random.uniforms([rows, inner], -1.0, 1.0));
