@@ -93,7 +93,7 @@ impl Matmul for Cuda {
                 }
             };
         }
-        // A few rows of 16 bits, for which a matrix goes by tensor cores as it comes.
+        // A few rows of 16 bits, by tensor cores.
         if few && rows > BY_WARPS && matmul_rows::exists(self, &dims, dtype) {
             let made = matmul_rows::launch(self, a, &[(dims, b)], Around::default())?.remove(0);
             return sum(made, onto);
@@ -219,9 +219,9 @@ impl Way {
     /// Of a product of rows of the first type with a matrix of the second.
     fn new(device: &Cuda, dims: MatmulDims, [x, matrix]: [DType; 2]) -> Self {
         let MatmulDims { batch, rows, columns, .. } = dims;
-        // Rows of 32 bits may be rounded where the matrix was.
+        // Rows of 32 bits may be rounded where the matrix was; a few of them need not be.
         let rounds = (x == matrix || x == DType::F32) && matmul_rows::exists(device, &dims, matrix);
-        let short = rows <= if rounds { BY_WARPS } else { FEW };
+        let short = rows <= if rounds && x == matrix { BY_WARPS } else { FEW };
         // Gates keep 32 bits, for which there are no tensor cores.
         if batch == 1 && (short || rows <= SHORT.0 && columns <= NARROW) {
             return Self::Few;

@@ -1,4 +1,4 @@
-//! Products of up to 64 rows with several 16-bit matrices, on GPUs of capability 9.0 and later.
+//! Products of up to 64 rows with one 16-bit matrix or several, on GPUs of capability 9.0 and later.
 //!
 //! A text that is drawn is a row, and so few of them leave cuBLAS's tiles empty. Here a product is a stream of its matrix. A
 //! block has 64 columns, all rows, and a part of the terms. Blocks of a cluster add up their sums, so that small matrices fill

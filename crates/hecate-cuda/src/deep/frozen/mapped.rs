@@ -34,7 +34,8 @@
 //!
 //! # What goes token by token
 //!
-//! What the other kernels leave out, and widths that 32 does not divide. Of (54), norms of more than `q = 8`.
+//! What the other kernels leave out, and widths that 32 does not divide. Of (54), norms
+//! of more than `q = 6`, and those between 2 and 2¼.
 
 use super::{Places, THREADS, TOKEN_GRADIENTS, TOKEN_NUMBERS};
 use crate::{
@@ -103,8 +104,12 @@ by_cluster! { OF_POWERS_ANCHORED: MONETA_POWERS_ANCHORED,
     [8 "moneta_groups_powers_anchored_8" "moneta_groups_powers_anchored_backward_8"]
 }
 
-/// The largest `q` whose powers of what lies under a bound of a state stay above 0 (`sweep.cuh`).
-const LARGEST_POWER: f32 = 8.0;
+/// Norms whose powers have kernels beside `q = 4`. Under 2¼ a power of next to nothing is something, which zero has too
+/// (`TINY` of `sweep.cuh`); over 6 blocks whose states lie 2¹⁹ apart, or 2²¹ under their bounds, leave 32 bits.
+fn has_powers(q: f32) -> bool {
+    q == 2.0 || (2.25..=6.0).contains(&q)
+}
+
 /// `TILE`, `CHUNK`, `NUMBERS`, `PARTS`.
 const TILE: usize = 32;
 const CHUNK: usize = 8;
@@ -118,8 +123,8 @@ fn kernels(spec: DeepSpec, dims: &Dims) -> Option<ByCluster> {
         (Retention::Kl { .. }, true) => OF_MEMORA_ANCHORED,
         (Retention::Lq { q: 4.0, map: Map::Mirror }, false) => OF_MONETA,
         (Retention::Lq { q: 4.0, map: Map::Mirror }, true) => OF_MONETA_ANCHORED,
-        (Retention::Lq { q, .. }, false) if q <= LARGEST_POWER => OF_POWERS,
-        (Retention::Lq { q, .. }, true) if q <= LARGEST_POWER => OF_POWERS_ANCHORED,
+        (Retention::Lq { q, .. }, false) if has_powers(q) => OF_POWERS,
+        (Retention::Lq { q, .. }, true) if has_powers(q) => OF_POWERS_ANCHORED,
         _ => return None,
     };
     // Every block has whole tiles of both layers.

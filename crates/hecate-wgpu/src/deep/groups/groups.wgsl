@@ -110,7 +110,7 @@ struct GroupArgs {
 @group(0) @binding(1) var<storage, read> plan: Plan;
 // Tables, and bits of gates, states and anchors.
 @group(0) @binding(2) var<storage, read> given: array<u32>;
-// q, k, v or the gradient of outputs [rows,H,..].
+// q or the gradient of outputs [rows,H,..].
 @group(0) @binding(3) var<storage, read> x: array<f32>;
 @group(0) @binding(4) var<storage, read_write> workspace: array<f32>;
 // Results one after another, or kept states.

@@ -1,7 +1,7 @@
 //! Frozen groups of deep memories, as products of all memories at once.
 //!
 //! All inner gradients of a group are taken at the weights it starts with: they are products of the group's rows with these. Where
-//! memories decay, what a token reads of the writes before it is a mask (`groups.wgsl`). Such a group takes about fifteen dispatches
+//! memories decay, what a token reads of the writes before it is a mask (`groups.wgsl`). Such a group takes about a dozen dispatches
 //! forward and sixty back. Each has a workgroup for every tile of every memory; tokens one by one take a workgroup a memory.
 //! A matrix is the second layer alone, with keys and queries in place of the hidden layer.
 //!

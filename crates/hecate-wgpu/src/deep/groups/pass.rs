@@ -160,7 +160,8 @@ impl Pass<'_> {
         let read_after = self.groups.spec.read == Read::After;
         let args = product.args(&self.places, cell(self.groups.options), read_after);
         let workgroups = (product.tiles(), self.memories, 1);
-        // SAFETY: the kernel reads and writes elements of panels alone, which `Places` cut from the workspace. `Product` has
+        // SAFETY: the kernel reads and writes elements of panels alone, which `Places` cut from the workspace, and reads a memory's
+        // first element where it is outside of a matrix. `Product` has
         // compared their sizes, and `Groups` has seen that workgroups are not folded. It divides by constants and by the tiles
         // of a row, and its loops end.
         unsafe { self.device.launch_unchecked(&PRODUCTS[0], workgroups, &args, &[Binding::Write(&self.workspace)]) }
