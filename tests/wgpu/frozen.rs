@@ -4,7 +4,7 @@ use super::{Sizes, gpu::agree};
 use hecate_conformance::{Array, Case};
 use hecate_core::{
     Read,
-    rules::{Activation, Huber, MlpMemory, MomentumForm, TitansMlp, Yaad, YaadMatrix, YaadMomentum},
+    rules::{Activation, Huber, MatrixMemory, MlpMemory, MomentumForm, TitansMlp, Yaad, YaadMatrix, YaadMomentum},
 };
 
 const PLAIN: MlpMemory = MlpMemory { expansion: 2, activation: Activation::Gelu, residual: true, norm: false };
@@ -58,6 +58,26 @@ fn options() {
     agree(&Case::new(Yaad { bias: Huber::Mix, read: Read::Before, ..yaad(16) }, sizes, 16));
     let ahead = YaadMomentum { momentum: MomentumForm::LookAhead, frozen: Some(16), ..YaadMomentum::default() };
     agree(&Case::new(ahead, sizes, 17).anchored(5).expect("an anchor"));
+}
+
+/// A layer norm behind the last matrix, with every option, and values wider and narrower than a workgroup.
+#[test]
+fn layer_norms() {
+    let memory = MlpMemory { norm: true, ..MlpMemory::default() };
+    let residual = MlpMemory { residual: true, ..memory };
+    let momentum = MomentumForm::LookAhead;
+    agree(&Case::new(TitansMlp { memory, ..titans(16) }, Sizes::new(1, 83, 2, 9, 13), 51));
+    agree(&Case::new(TitansMlp { memory: residual, momentum, ..titans(64) }, Sizes::new(1, 70, 1, 70, 70), 52));
+    agree(&Case::packed(TitansMlp { memory, read: Read::Before, ..titans(16) }, &[40, 1, 64, 17], 2, 9, 6, 53));
+    let sizes = Sizes::new(1, 40, 2, 12, 12);
+    let clip = Some(2.0);
+    agree(&Case::new(Yaad { memory, clip, ..yaad(32) }, sizes, 54).anchored(5).expect("an anchor"));
+    for (seed, bias) in (55..).zip([Huber::Coordinate, Huber::Norm, Huber::Mix]) {
+        agree(&Case::new(Yaad { memory: residual, bias, clip, ..yaad(16) }, sizes, seed));
+    }
+    let matrix = |memory| YaadMatrix { memory, frozen: Some(16), ..YaadMatrix::default() };
+    agree(&Case::new(matrix(MatrixMemory { norm: true, residual: true }), sizes, 58).anchored(5).expect("an anchor"));
+    agree(&Case::new(matrix(MatrixMemory { norm: true, residual: false }), Sizes::new(1, 43, 2, 5, 30), 59));
 }
 
 /// More memories than a buffer of 128 MiB has room for.

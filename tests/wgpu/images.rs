@@ -65,6 +65,20 @@ fn options() {
     agree(&Case::new(Moneta { q: 2.5, map: Map::Literal, ..moneta(16) }, sizes, 333));
 }
 
+/// A layer norm behind the last matrix.
+#[test]
+fn layer_norms() {
+    let (sizes, memory) = (Sizes::new(1, 40, 2, 12, 12), MlpMemory { norm: true, ..PLAIN });
+    let (plain, read) = (MlpMemory { residual: false, ..memory }, Read::Before);
+    agree(&Case::new(Memora { memory, clip: Some(2.0), ..memora(16) }, sizes, 351));
+    agree(&Case::new(Memora { memory: plain, read, ..memora(32) }, Sizes::new(1, 40, 2, 9, 13), 352));
+    agree(&Case::new(Moneta { memory, ..moneta(16) }, sizes, 353).anchored(5).expect("an anchor"));
+    agree(&Case::packed(Moneta { memory: plain, read, ..moneta(16) }, &[40, 1, 33], 2, 9, 6, 354));
+    let matrix = MatrixMemory { norm: true, residual: false };
+    agree(&Case::new(MemoraMatrix { memory: matrix, ..memora_matrix(16) }, sizes, 355));
+    agree(&Case::new(MonetaMatrix { memory: matrix, ..moneta_matrix(16) }, sizes, 356));
+}
+
 /// Memories that forget everything at once, large states, keys that say nothing or the same, and steps that are far too long.
 #[test]
 fn extreme_tokens() {

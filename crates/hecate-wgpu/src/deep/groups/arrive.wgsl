@@ -9,6 +9,7 @@ fn bring(workgroup: u32) {
     let i = workgroup * THREADS + me;
     let t = i / plan.call.key;
     if (t < plan.call.frozen) {
+        // Both loads wait together.
         var own = vec2(0.0);
         if (t < tokens) {
             let from_row = row_of(t) * plan.call.key + i % plan.call.key;

@@ -79,20 +79,26 @@ impl Pass<'_> {
             self.layers_back()?;
         }
         let dk = self.call.dk;
+        // Behind a norm `du` has the gradient of what comes before it, and errors' have the place of predictions.
+        let errors = if self.has.norm { p.prediction } else { p.du };
         self.store(p.dq, self.residual().then_some(p.dout), 0)?;
-        self.store(p.dk, self.residual().then_some(p.du), dk)
+        self.store(p.dk, self.residual().then_some(errors), dk)
     }
 
     /// Of a group of a memory that decays.
     fn layers_back(&self) -> Result<()> {
         let p = &self.places;
         self.by_rows("clear", 1, Job::default())?;
-        // Forward again, as far as gradients need it: outputs are not made.
+        // Forward again, as far as gradients need it: outputs are made where a norm follows.
         self.begin()?;
         self.inner_grads()?;
         self.read_low()?;
+        if self.has.norm {
+            self.read(&self.high(), p.prediction, Kind::Plain)?;
+        }
+        self.answer_back()?;
         let (layer, slope) = (self.high(), (!self.matrix()).then_some(p.read_pre));
-        self.layer_back(&LayerBack { layer, dr: p.dout, dquery: p.dread_h, dkey: p.dh, dz: p.dz1, slope })?;
+        self.layer_back(&LayerBack { layer, dr: p.dread, dquery: p.dread_h, dkey: p.dh, dz: p.dz1, slope })?;
         if let Some(layer) = self.low() {
             let (dr, slope) = (p.dread_h, None);
             self.layer_back(&LayerBack { layer, dr, dquery: p.dq, dkey: p.dk, dz: p.dback, slope })?;

@@ -43,8 +43,9 @@ struct Places {
     sums: u32,
     // Rows of the longer matrix.
     tall: u32,
-    unused_0: u32,
-    unused_1: u32,
+    // With a layer norm x̂ of predictions, and ψ before its Jacobian; without one the same as `u` [G,V].
+    normed: u32,
+    taught: u32,
 }
 
 // Where one layer's panels are, of memories whose weights are an image of the state (`mapped.wgsl`); `mapped.rs` has its twin.

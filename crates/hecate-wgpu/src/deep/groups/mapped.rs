@@ -192,7 +192,7 @@ impl Sweeps {
         };
         [
             layer(0, [p.k, p.q, p.z0, p.read_pre], [p.dread_h, p.dq, p.dk, p.dback]),
-            layer(1, [p.h, p.read_h, p.z1, p.prediction], [p.dout, p.dread_h, p.dh, p.dz1]),
+            layer(1, [p.h, p.read_h, p.z1, p.prediction], [p.dread, p.dread_h, p.dh, p.dz1]),
         ]
     }
 
@@ -337,6 +337,7 @@ impl Pass<'_> {
         self.begin()?;
         self.inner_grads()?;
         self.sweeps(Leaves::Starts)?;
+        self.answer_back()?;
         for layer in self.swept().rev() {
             // From the second layer to the first, as gradients go.
             self.norm("slopes", self.places.group, layer)?;

@@ -39,6 +39,7 @@ fn begin_token(t: u32) {
 // of the state (now, pushed) comes from (1, 0), of the momentum from (0, 1). `partial` has a, m and s of all tokens.
 fn of_writes() {
     let group = plan.call.frozen;
+    // What X and S have of the write at its own token. Invocations beyond the group have none.
     let own = vec2(number(X, min(me, group - 1u)), number(Y, min(me, group - 1u)));
     var write = vec2(0.0);
     var state = vec2(1.0, 0.0);
@@ -53,6 +54,7 @@ fn of_writes() {
             workspace[base + plan.places.c + t * group + me] = write.x;
             workspace[base + plan.places.e + t * group + me] = write.y;
         }
+        // Everybody has the state's; one puts it by.
         if (t == me) {
             put(ALL_A, t, state.x);
             put(ALL_B, t, momentum.x);

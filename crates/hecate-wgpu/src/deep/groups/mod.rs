@@ -9,8 +9,7 @@
 //!
 //! # What goes token by token
 //!
-//! Groups of less than 8 tokens or more than 64, and sequences shorter than that. A norm inside the memory, columns set back to
-//! their lengths, images of more than 1,024 rows, or by powers over 8, or with momentum or a threshold. Memories that one buffer does
+//! Groups of less than 8 tokens or more than 64, and sequences shorter than that. Columns set back to their lengths, images of more than 1,024 rows, or by powers over 8, or with momentum or a threshold. Memories that one buffer does
 //! not hold, or a dispatch. Both ways keep the same states.
 //!
 //! # Memory
@@ -66,6 +65,7 @@ static GROUPS: WgslSource = WgslSource {
         include_str!("moves.wgsl"),
         include_str!("arrive.wgsl"),
         include_str!("masks.wgsl"),
+        include_str!("norm.wgsl"),
         include_str!("rows.wgsl"),
     ],
 };
@@ -119,7 +119,7 @@ impl Groups {
         let inner = if hidden == 0 { dims.key } else { hidden };
         // States that are swept stay in registers, and their gates are a and θ alone.
         let sweeps = || !momentum && bias != HUBER_BIAS && Sweeps::fit(spec, dims.key.max(inner));
-        let plain = (spec.retention == Retention::Decay || sweeps()) && !spec.structure.norm() && !spec.renorm;
+        let plain = (spec.retention == Retention::Decay || sweeps()) && !spec.renorm;
         let long = (LEAST_TOKENS..=MOST_TOKENS).contains(&group) && dims.sequences.longest() >= LEAST_TOKENS;
         let options = spec.options(dims);
         // Neither elements of a state nor rows, beside one for gates, may have more workgroups than a dimension has.
@@ -128,7 +128,8 @@ impl Groups {
         if !(plain && long && narrow) {
             return None;
         }
-        let has = Has { momentum, anchor: dims.anchored, backward: true, sweeps: Sweeps::new(spec, dims.anchored) };
+        let (sweeps, norm) = (Sweeps::new(spec, dims.anchored), spec.structure.norm());
+        let has = Has { momentum, anchor: dims.anchored, backward: true, norm, sweeps };
         let fits = device.holds(Places::new(dims, hidden, group, has).each);
         fits.then_some(Self { spec, bias, momentum, hidden, group, options })
     }
@@ -158,7 +159,8 @@ impl Groups {
         arrays: &'a Arrays<'a>,
     ) -> Result<impl Iterator<Item = Result<Pass<'a>>>> {
         let sweeps = Sweeps::new(self.spec, dims.anchored);
-        let has = Has { momentum: self.momentum, anchor: dims.anchored, backward: arrays.dout.is_some(), sweeps };
+        let (norm, backward) = (self.spec.structure.norm(), arrays.dout.is_some());
+        let has = Has { momentum: self.momentum, anchor: dims.anchored, backward, norm, sweeps };
         let places = Places::new(dims, self.hidden, self.group, has);
         let memories = call.sequence_heads as usize;
         let turn = device.workgroups_of(places.each).min(memories);
@@ -193,6 +195,8 @@ macro_rules! kernels {
             Kernel { source: &GROUPS, entry: "teach", constants: CONSTANTS },
             Kernel { source: &GROUPS, entry: "hidden_back", constants: CONSTANTS },
             Kernel { source: &GROUPS, entry: "teach_back", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "answer", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "answer_back", constants: CONSTANTS },
             Kernel { source: &GROUPS, entry: "shares_back", constants: CONSTANTS },
             Kernel { source: &GROUPS, entry: "state_sums", constants: CONSTANTS },
         ]

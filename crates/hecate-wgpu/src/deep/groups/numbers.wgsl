@@ -31,3 +31,5 @@ const D_THETA: u32 = 21u;
 const D_DELTA: u32 = 22u;
 const D_A: u32 = 23u;
 const D_ETA: u32 = 24u;
+// s of the layer norm of predictions; `mapped.wgsl` has the kinds between.
+const DEVIATION: u32 = 37u;

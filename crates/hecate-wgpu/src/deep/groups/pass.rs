@@ -294,6 +294,27 @@ impl Pass<'_> {
         self.write()
     }
 
+    /// Outputs out of what queries read, in place.
+    ///
+    /// Without a layer norm they are the same.
+    fn answer(&self) -> Result<()> {
+        if !self.has.norm {
+            return Ok(());
+        }
+        let Panel { at, rows, columns, .. } = self.places.prediction;
+        self.by_rows("answer", rows, Job { origin: at, width: columns, ..Job::default() })
+    }
+
+    /// Gradients of what queries read, out of those of outputs.
+    pub(super) fn answer_back(&self) -> Result<()> {
+        if !self.has.norm {
+            return Ok(());
+        }
+        let Places { prediction, dout, dread, .. } = &self.places;
+        let job = Job { origin: prediction.at, plus: dout.at, to: dread.at, width: dout.columns };
+        self.by_rows("answer_back", dout.rows, job)
+    }
+
     /// Group by group.
     pub(super) fn forward(mut self, longest: usize, keeps: bool) -> Result<()> {
         self.open(self.places.state)?;
@@ -305,6 +326,7 @@ impl Pass<'_> {
             self.begin()?;
             self.inner_grads()?;
             self.reads()?;
+            self.answer()?;
             let p = &self.places;
             self.store(p.prediction, self.residual().then_some(p.q), 0)?;
         }

@@ -5,7 +5,7 @@ use crate::recurrent::RecurrentCall;
 use hecate_core::{Checkpoints, Dims};
 
 /// Kinds of numbers by token: `numbers.wgsl`, then `mapped.wgsl`, has a list.
-const NUMBERS: usize = 37;
+const NUMBERS: usize = 38;
 
 /// Numbers that products read, as `numbers.wgsl` counts them.
 #[derive(Clone, Copy)]
@@ -115,7 +115,10 @@ pub(super) struct Named {
     sums: u32,
     /// Rows of the longer matrix.
     tall: u32,
-    unused: [u32; 2],
+    /// Predictions after a layer norm `[G,V]`.
+    normed: u32,
+    /// What is taught before its Jacobian `[G,V]`; without a norm `u`.
+    taught: u32,
 }
 
 /// Twin of `groups.wgsl`'s structure `Plan`.
@@ -152,7 +155,7 @@ pub(super) struct Places {
     pub(super) q: Panel,
     /// Values, then prediction minus value `[G,V]`.
     pub(super) v: Panel,
-    /// What is taught: ψ of the error, shortened by (94) `[G,V]`.
+    /// What is taught: ψ of the error, shortened by (94), and behind the Jacobian of a layer norm `[G,V]`.
     pub(super) u: Panel,
     /// Predictions at keys, then what queries read `[G,V]`.
     pub(super) prediction: Panel,
@@ -178,6 +181,8 @@ pub(super) struct Places {
     pub(super) read_h: Panel,
     /// The gradient of outputs `[G,V]`. This and what follows is a backward's.
     pub(super) dout: Panel,
+    /// That of what queries read: behind a layer norm another one `[G,V]`.
+    pub(super) dread: Panel,
     /// Of queries and keys `[G,K]`.
     pub(super) dq: Panel,
     pub(super) dk: Panel,
@@ -207,6 +212,10 @@ pub(super) struct Places {
     /// Partial sums, and rows of the longer matrix.
     sums: u32,
     tall: u32,
+    /// x̂ of predictions, where a layer norm follows them.
+    normed: u32,
+    /// What is taught before the norm's Jacobian.
+    taught: u32,
     /// States before the second and later groups of an interval, but the last.
     begun: Vec<u32>,
     /// What sweeps have, where weights are an image of the state.
@@ -237,6 +246,8 @@ impl Places {
         let [c, e, square] = [masked; 3].map(&mut rows);
         let back_only = |width: usize| if has.backward { width } else { 0 };
         let [dout, dz1, du] = [value; 3].map(back_only).map(&mut rows);
+        let [normed, taught] = [if has.norm { value } else { 0 }; 2].map(&mut rows);
+        let dread = if has.norm { rows(back_only(value)) } else { dout };
         let [dq, dk] = [key; 2].map(back_only).map(&mut rows);
         let [mut dread_h, mut dh, dback] = [hidden; 3].map(back_only).map(&mut rows);
         if matrix {
@@ -276,6 +287,7 @@ impl Places {
             read_pre,
             read_h,
             dout,
+            dread,
             dq,
             dk,
             dc,
@@ -292,6 +304,8 @@ impl Places {
             shares,
             sums,
             tall: tall as u32,
+            normed: normed.at,
+            taught: if has.norm { taught.at } else { u.at },
             begun,
             layers: Default::default(),
             each: 0,
@@ -343,7 +357,8 @@ impl Places {
             danchor: self.danchor[0].at,
             sums: self.sums,
             tall: self.tall,
-            unused: [0; 2],
+            normed: self.normed,
+            taught: self.taught,
         }
     }
 }
@@ -357,6 +372,8 @@ pub(super) struct Has {
     pub(super) anchor: bool,
     /// Gradients of all panels, and states that wait for them.
     pub(super) backward: bool,
+    /// A layer norm behind the last matrix.
+    pub(super) norm: bool,
     /// Weights beside the state that they are an image of.
     pub(super) sweeps: Option<Sweeps>,
 }

@@ -7,10 +7,17 @@ fn teach(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     let t = group.x;
     let width = plan.call.value;
     let first = t * width;
+    // Each invocation reads what it wrote itself, here and below.
+    var answers = plan.places.prediction;
+    var deviation = 1.0;
+    if (has_norm()) {
+        answers = plan.places.normed;
+        deviation = normalise(plan.places.prediction + first, answers + first, width);
+    }
     // e = prediction − v in place of v; with a residual the keys are part of the prediction.
     var square = 0.0;
     for (var i = me; i < width; i += THREADS) {
-        var error = at(plan.places.prediction, first + i) - at(plan.places.v, first + i);
+        var error = at(answers, first + i) - at(plan.places.v, first + i);
         if (args.cell.residual != 0u) {
             error += at(plan.places.k, first + i);
         }
@@ -22,10 +29,11 @@ fn teach(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
         length = sqrt(together(vec4(square)).x);
     }
     // ψ by element; one bias also looks at the whole error's length.
+    let taught = plan.places.taught + first;
     square = 0.0;
     for (var i = me; i < width; i += THREADS) {
         let own = inner_grad(at(plan.places.v, first + i), number(DELTA, t), length);
-        workspace[base + plan.places.u + first + i] = own;
+        workspace[base + taught + i] = own;
         square += own * own;
     }
     // A gradient that is too long is shortened as a whole, and the backward needs by how much.
@@ -35,12 +43,26 @@ fn teach(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     }
     if (me == 0u) {
         put(SHRINK, t, shrink);
+        put(DEVIATION, t, deviation);
     }
-    // Each invocation reads what it wrote itself.
+    var sums = vec4(0.0);
     for (var i = me; i < width; i += THREADS) {
-        let own = shrink * at(plan.places.u, first + i);
-        workspace[base + plan.places.u + first + i] = own;
-        workspace[base + plan.places.z1 + first + i] = -number(THETA, t) * own;
+        let own = shrink * at(taught, i);
+        workspace[base + taught + i] = own;
+        if (has_norm()) {
+            sums += vec4(own, own * at(plan.places.normed, first + i), 0.0, 0.0);
+        }
+    }
+    // u_o = J u.
+    if (has_norm()) {
+        let means = together(sums).xy / f32(width);
+        for (var i = me; i < width; i += THREADS) {
+            let own = jacobian(at(plan.places.normed, first + i), at(taught, i), means, deviation);
+            workspace[base + plan.places.u + first + i] = own;
+        }
+    }
+    for (var i = me; i < width; i += THREADS) {
+        workspace[base + plan.places.z1 + first + i] = -number(THETA, t) * at(plan.places.u, first + i);
     }
 }
 
@@ -68,7 +90,7 @@ fn hidden_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     }
 }
 
-// From u's gradient, of which `du` has what came through b, to the error's in its place; to v, θ and δ.
+// From u_o's gradient, of which `du` has what came through b, to that of what comes before a norm, in its place; to v, θ and δ.
 @compute @workgroup_size(THREADS)
 fn teach_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     begin(group, index);
@@ -77,20 +99,30 @@ fn teach_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     let first = t * width;
     let theta = number(THETA, t);
     var own = vec4(0.0);
+    var of_norm = vec4(0.0);
     for (var i = me; i < width; i += THREADS) {
         let d = at(plan.places.dz1, first + i);
-        let u = at(plan.places.u, first + i);
+        let u_o = at(plan.places.u, first + i);
+        let u = at(plan.places.taught, first + i);
         let du = at(plan.places.du, first + i) - theta * d;
         workspace[base + plan.places.du + first + i] = du;
-        own += vec4(d * u, du * u, 0.0, 0.0);
+        own += vec4(d * u_o, du * u, du * u_o, 0.0);
+        if (has_norm()) {
+            let normed = at(plan.places.normed, first + i);
+            of_norm += vec4(du, du * normed, u, u * normed);
+        }
     }
     let along = together(own);
+    var along_it = along.y;
+    if (has_norm()) {
+        along_it = jacobian_back(t, first, width, together(of_norm), along.zy);
+    }
     // Back through clipping first, then what the bias has to sum over a token's elements.
     var sums = vec4(0.0);
     for (var i = me; i < width; i += THREADS) {
         var du = at(plan.places.du, first + i);
         if (clips()) {
-            du = clip_vjp(at(plan.places.u, first + i), du, number(SHRINK, t), along.y);
+            du = clip_vjp(at(plan.places.taught, first + i), du, number(SHRINK, t), along_it);
             workspace[base + plan.places.du + first + i] = du;
         }
         if (BIAS == HUBER) {
@@ -101,6 +133,7 @@ fn teach_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
         sums = together(sums);
     }
     // dv is the error's gradient with the other sign; rows after the last token are in the workspace alone.
+    var of_error = vec4(0.0);
     for (var i = me; i < width; i += THREADS) {
         let error = at(plan.places.v, first + i);
         let du = inner_grad_vjp(error, at(plan.places.du, first + i), number(DELTA, t), sums);
@@ -108,6 +141,14 @@ fn teach_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
         if (t < tokens) {
             results[args.to + row_of(t) * width + i] = -du;
         }
+        if (has_norm()) {
+            // Keys get it where inputs are added to outputs.
+            workspace[base + plan.places.prediction + first + i] = du;
+            of_error += vec4(du, du * at(plan.places.normed, first + i), 0.0, 0.0);
+        }
+    }
+    if (has_norm()) {
+        errors_back(t, first, width, together(of_error).xy);
     }
     if (me == 0u) {
         put(D_THETA, t, number(D_THETA, t) - along.x);
