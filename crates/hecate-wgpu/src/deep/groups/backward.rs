@@ -79,7 +79,7 @@ impl Pass<'_> {
             self.layers_back()?;
         }
         let dk = self.call.dk;
-        // Behind a norm `du` has the gradient of what comes before it, and errors' have the place of predictions.
+        // After a norm `du` has the gradient of what comes before it, and errors' have the place of predictions.
         let errors = if self.has.norm { p.prediction } else { p.du };
         self.store(p.dq, self.residual().then_some(p.dout), 0)?;
         self.store(p.dk, self.residual().then_some(errors), dk)
