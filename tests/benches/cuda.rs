@@ -1,16 +1,15 @@
 //! Times of rules and of attention on the first GPU, by its own clock.
 //!
-//! `cargo bench -p hecate-tests --bench cuda` prints a table; with `-- --requests` each line `RULE DTYPE B T H D PASS`
-//! of the standard input is answered with a line of milliseconds, which is how `peers/compare.py` goes back and forth
-//! between this column and others. `titans_mlp:64:4` is that rule with groups of 64 tokens and a hidden layer four times as
-//! wide as keys; `yaad_matrix:16`, `lattice:16` and `atlas:64` are these in such groups, atlas with 5 steps of
-//! Newton-Schulz. `titans_mlp+anchor` goes back to a learned start. `attention:512` sees a window of 512 tokens, and
-//! `decoded:16384` is the attention of T tokens after a cache that fills such a window. `copy_rate` is a copy of as many bytes as
-//! `softmax`, `layer_norm` and `rms_norm` read and write at least. `gated_rms_norm` has its gate before the norm, and moves half as
-//! much again forward, and three fifths more with backward; `add_layer_norm` twice as much forward, and three fifths more.
-//! Nothing is timed before it was compared, with the equations in 64 bits at small sizes and with the CPU column at the
-//! width that is timed, over 256 tokens (gradients of the first state fade beyond). Between two runs 256 MiB are written, so
-//! that nothing is found in the cache.
+//! `cargo bench -p hecate-tests --bench cuda` prints a table; with `-- --requests` each line `RULE DTYPE B T H D PASS` of the
+//! standard input is answered with a line of milliseconds, as `peers/compare.py` asks for them. `titans_mlp:64:4` is that rule
+//! with groups of 64 tokens and a hidden layer four times as wide as keys; `yaad_matrix:16`, `lattice:16` and `atlas:64` are
+//! these in such groups, atlas with 5 steps of Newton-Schulz. `titans_mlp+anchor` goes back to a learned start. `attention:512`
+//! sees a window of 512 tokens, and `decoded:16384` is the attention of T tokens after a cache that fills such a window.
+//! `copy_rate` is a copy of as many bytes as `softmax`, `layer_norm` and `rms_norm` read and write at least. `gated_rms_norm` has
+//! its gate before the norm, and moves half as much again forward, and three fifths more with backward; `add_layer_norm` twice as
+//! much forward, and three fifths more. Nothing is timed before it was compared, with the equations in 64 bits at small sizes and
+//! with the CPU column at the width that is timed, over 256 tokens (gradients of the first state fade beyond). Between two runs
+//! 256 MiB are written, so that nothing is found in the cache.
 
 use hecate_conformance::{Array, Case, Random, Sizes, assert_close, case, oracle::Oracle, report};
 use hecate_core::{
@@ -122,9 +121,8 @@ where
     assert!(cell.passed, "{cell:?}");
     let case = drawn(rule, Sizes::new(1, t.min(256), 2, d, d), request)?;
     let (truth, found) = (case.run(&Cpu::new(), DType::F32)?, case.run(device, DType::F32)?);
-    let mut compared = case::compare_outputs(rule, &truth.outputs, &found.outputs);
-    compared.extend(case::compare_grads(rule, &truth.grads, &found.grads));
-    assert_close(&case, &compared);
+    let compared = case::compare_outputs(rule, &truth.outputs, &found.outputs).into_iter();
+    assert_close(&case, &Vec::from_iter(compared.chain(case::compare_grads(rule, &truth.grads, &found.grads))));
     repeated(device, rule, request)
 }
 
@@ -389,12 +387,14 @@ fn frozen(device: &Cuda, request: &Request) -> Option<Result<Work>> {
     let memory = MlpMemory { expansion: expansion.parse().ok()?, ..MlpMemory::default() };
     by_name!(
         "titans_mlp" TitansMlp { memory, frozen, ..TitansMlp::default() },
+        "titans_mlp_norm" TitansMlp { memory: MlpMemory { norm: true, ..memory }, frozen, ..TitansMlp::default() },
         "titans_mlp_ahead" TitansMlp { memory, frozen, momentum: MomentumForm::LookAhead, ..TitansMlp::default() },
         "moneta" Moneta { memory, frozen, ..Moneta::default() },
         "moneta_literal" Moneta { memory, frozen, q: 3.0, map: Map::Literal, ..Moneta::default() },
         "yaad" Yaad { memory, frozen, ..Yaad::default() },
         "yaad_momentum" YaadMomentum { memory, frozen, ..YaadMomentum::default() },
-        "memora" Memora { memory, frozen, ..Memora::default() }
+        "memora" Memora { memory, frozen, ..Memora::default() },
+        "memora_norm" Memora { memory: MlpMemory { norm: true, ..memory }, frozen, ..Memora::default() }
     )
 }
 

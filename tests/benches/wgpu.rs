@@ -179,8 +179,12 @@ fn groups(device: &Wgpu, parts: &[String]) {
             let rule = Memora { memory, frozen: Some(group), ..Memora::default() };
             row(parts, format!("memora frozen {group} {sizes:?}"), || rule_row(device, DType::F32, rule, sizes));
         }
-        let rule = YaadMatrix { frozen: Some(group), ..YaadMatrix::default() };
         let sizes = [4, 2048, 16, 64];
+        let rule = TitansMlp { memory: MlpMemory { norm: true, ..wide }, frozen: Some(group), ..TitansMlp::default() };
+        row(parts, format!("titans_mlp with a norm frozen {group} {sizes:?}"), || {
+            rule_row(device, DType::F32, rule, sizes)
+        });
+        let rule = YaadMatrix { frozen: Some(group), ..YaadMatrix::default() };
         row(parts, format!("yaad_matrix frozen {group} {sizes:?}"), || rule_row(device, DType::F32, rule, sizes));
     }
 }

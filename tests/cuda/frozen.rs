@@ -101,6 +101,89 @@ fn options() {
     rounds_anchored(Case::new(YaadMomentum { momentum: form, frozen: Some(16), ..YaadMomentum::default() }, sizes, 16));
 }
 
+/// A layer norm behind the last matrix, with every option: MLPs and matrices, clusters and more memories than run at once.
+#[test]
+fn layer_norms() {
+    let memory = MlpMemory { norm: true, ..MlpMemory::default() };
+    let (residual, wide) = (MlpMemory { norm: true, ..PLAIN }, MlpMemory { norm: true, ..WIDE });
+    for (seed, group) in (261..).zip([1, 5, 16, 20, 33, 64]) {
+        rounds(&Case::new(TitansMlp { memory, ..titans(group) }, Sizes::new(1, 83, 2, 16, 24), seed));
+    }
+    rounds(&Case::packed(TitansMlp { memory, read: Read::Before, ..titans(16) }, &[40, 1, 64, 17], 2, 16, 24, 267));
+    let (sizes, momentum, clip) = (Sizes::new(1, 70, 2, 24, 24), MomentumForm::LookAhead, Some(2.0));
+    rounds_anchored(Case::new(TitansMlp { memory: residual, momentum, ..titans(64) }, sizes, 268));
+    rounds_anchored(Case::new(Yaad { memory, clip, ..yaad(32) }, sizes, 269));
+    for (seed, bias) in (270..).zip([Huber::Coordinate, Huber::Norm, Huber::Mix]) {
+        rounds(&Case::new(Yaad { memory: residual, bias, clip, ..yaad(16) }, sizes, seed));
+    }
+    let matrix = |norm, residual| YaadMatrix { memory: MatrixMemory { norm, residual }, ..yaad_matrix(16) };
+    rounds_anchored(Case::new(matrix(true, true), sizes, 273));
+    rounds(&Case::new(matrix(true, false), Sizes::new(1, 83, 2, 16, 40), 274));
+    rounds(&Case::new(TitansMlp { memory: wide, ..titans(64) }, Sizes::new(1, 70, 2, 64, 64), 275));
+    rounds(&Case::new(Yaad { memory, ..yaad(16) }, Sizes::new(20, 17, 14, 8, 8), 276));
+    repeats(&Case::new(TitansMlp { memory: wide, ..titans(64) }, Sizes::new(2, 130, 3, 64, 64), 277));
+    let extreme = Case::new(TitansMlp { memory, ..titans(16) }, Sizes::new(1, 50, 1, 16, 16), 278);
+    // Gradients of outputs go through two products more.
+    alike_by(&extreme, 16, 10.0);
+    checks::agrees(&backends(), &extreme.changed("log_a", forgets), "in groups");
+}
+
+/// The same by kernels with factors in shared memory.
+#[test]
+fn layer_norms_in_shared_memory() {
+    let memory = MlpMemory { norm: true, ..MlpMemory::default() };
+    let (residual, wide) = (MlpMemory { norm: true, ..PLAIN }, MlpMemory { norm: true, ..WIDE });
+    for (seed, group) in (301..).zip([16, 20, 33, 64]) {
+        rounds(&Case::new(TitansMlp { memory, ..titans(group) }, Sizes::new(1, 83, 2, 32, 64), seed));
+    }
+    rounds(&Case::packed(TitansMlp { memory, read: Read::Before, ..titans(16) }, &[40, 1, 64, 17], 2, 32, 32, 305));
+    let (sizes, momentum, clip) = (Sizes::new(1, 70, 2, 64, 64), MomentumForm::LookAhead, Some(2.0));
+    rounds_anchored(Case::new(TitansMlp { memory: residual, momentum, ..titans(64) }, sizes, 306));
+    rounds_anchored(Case::new(Yaad { memory: residual, bias: Huber::Norm, clip, ..yaad(32) }, sizes, 307));
+    // As many blocks as a cluster has, layers that share places, and more memories than run at once.
+    rounds(&Case::new(TitansMlp { memory: wide, ..titans(64) }, Sizes::new(1, 70, 1, 128, 128), 308));
+    let large = MlpMemory { norm: true, ..LARGE };
+    rounds(&Case::new(TitansMlp { memory: large, ..titans(64) }, Sizes::new(1, 130, 1, 128, 128), 309));
+    rounds(&Case::new(Yaad { memory, ..yaad(16) }, Sizes::new(20, 17, 14, 32, 32), 310));
+    repeats(&Case::new(TitansMlp { memory: wide, ..titans(64) }, Sizes::new(2, 130, 3, 64, 64), 311));
+    let extreme = Case::new(TitansMlp { memory, ..titans(16) }, Sizes::new(1, 50, 1, 32, 32), 312);
+    alike(&extreme, 32);
+}
+
+/// Networks of distributions, of which 32 bits leave a norm little: their columns, and so their outputs, are much the same.
+/// Factors have 20 bits here and 24 on a CPU.
+fn images_alike<R: Oracle>(case: &Case<R>)
+where
+    Cuda: Kernel<R>,
+    Cpu: Kernel<R>,
+{
+    within(case, DType::Bf16, 1e-4);
+    checks::agrees_beside(&Cpu::new(), 16.0, &backends(), case, "in groups");
+}
+
+/// The same of memories whose weights are an image of the state.
+#[test]
+fn layer_norms_of_images() {
+    let memory = MlpMemory { norm: true, ..MlpMemory::default() };
+    let (residual, wide) = (MlpMemory { norm: true, ..PLAIN }, MlpMemory { norm: true, ..WIDE });
+    for (seed, group) in (281..).zip([16, 33, 64]) {
+        images_alike(&Case::new(Memora { memory, ..memora(group) }, Sizes::new(1, 83, 2, 32, 64), seed));
+        images(&Case::new(Moneta { memory, ..moneta(group) }, Sizes::new(1, 70, 2, 64, 32), seed));
+    }
+    let (sizes, read, clip) = (Sizes::new(1, 70, 2, 32, 32), Read::Before, Some(2.0));
+    images_alike(
+        &Case::new(Memora { memory: residual, clip, ..memora(16) }, sizes, 284).anchored(5).expect("an anchor"),
+    );
+    images_alike(&Case::new(Memora { memory, read, ..memora(32) }, sizes, 285));
+    images(&Case::new(Moneta { memory: residual, q: 3.0, map: Map::Literal, ..moneta(16) }, sizes, 286));
+    images_anchored(Case::new(Moneta { memory, p: 1.5, epsilon: 1e-3, ..moneta(20) }, sizes, 287));
+    images_alike(&Case::new(Memora { memory: wide, ..memora(64) }, Sizes::new(1, 70, 2, 64, 64), 288));
+    images(&Case::new(Moneta { memory: wide, ..moneta(64) }, Sizes::new(1, 70, 2, 64, 64), 289));
+    let memory = MatrixMemory { norm: true, residual: true };
+    images_anchored(Case::new(MemoraMatrix { memory, ..memora_matrix(16) }, sizes, 290));
+    images(&Case::new(MonetaMatrix { memory, ..moneta_matrix(64) }, sizes, 291));
+}
+
 /// Hidden layers that clusters share, and more memories than run at once.
 #[test]
 fn clusters() {
@@ -405,8 +488,17 @@ where
     Cuda: Kernel<R>,
     Cpu: Kernel<R>,
 {
+    alike_by(plain, width, 8.0);
+}
+
+/// With errors of so many factors.
+fn alike_by<R: Oracle>(plain: &Case<R>, width: usize, factors: f64)
+where
+    Cuda: Kernel<R>,
+    Cpu: Kernel<R>,
+{
     for case in [plain.clone().changed("k", |_, _| 0.0), plain.clone().changed("k", |i, all| all[i % width])] {
-        close(&case);
+        within(&case, DType::Bf16, factors / 2048.0);
         checks::agrees(&backends(), &case, "in groups");
     }
 }

@@ -71,7 +71,9 @@ fn layer_norms() {
     let (sizes, memory) = (Sizes::new(1, 40, 2, 12, 12), MlpMemory { norm: true, ..PLAIN });
     let (plain, read) = (MlpMemory { residual: false, ..memory }, Read::Before);
     agree(&Case::new(Memora { memory, clip: Some(2.0), ..memora(16) }, sizes, 351));
-    agree(&Case::new(Memora { memory: plain, read, ..memora(32) }, Sizes::new(1, 40, 2, 9, 13), 352));
+    // Columns that lie apart: of those that are much the same 32 bits leave a norm little, on a CPU too.
+    let before = Case::new(Memora { memory: plain, read, ..memora(32) }, Sizes::new(1, 40, 2, 9, 13), 352);
+    agree(&before.changed("w1", |i, all| 6.0 * all[i]));
     agree(&Case::new(Moneta { memory, ..moneta(16) }, sizes, 353).anchored(5).expect("an anchor"));
     agree(&Case::packed(Moneta { memory: plain, read, ..moneta(16) }, &[40, 1, 33], 2, 9, 6, 354));
     let matrix = MatrixMemory { norm: true, residual: false };

@@ -55,6 +55,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("frozen_backward.cuh", include_str!("deep/frozen/frozen_backward.cuh")),
     ("frozen_forward.cuh", include_str!("deep/frozen/frozen_forward.cuh")),
     ("frozen_masks.cuh", include_str!("deep/frozen/frozen_masks.cuh")),
+    ("frozen_norm.cuh", include_str!("deep/frozen/frozen_norm.cuh")),
     ("frozen_product.cuh", include_str!("deep/frozen/frozen_product.cuh")),
     ("frozen_reverse.cuh", include_str!("deep/frozen/frozen_reverse.cuh")),
     ("plane.cuh", include_str!("deep/frozen/plane.cuh")),

@@ -1,10 +1,10 @@
 // Frozen groups by products of 32-bit arrays, in shared memory or in the cache: of any sizes and options.
 #pragma once
-#include "frozen_masks.cuh"
+#include "frozen_norm.cuh"
 
 // What a block has of a memory and of the group in work. It lies in shared memory: one thread changes it. Places are taken
 // in the order of `frozen::Places`.
-struct Frozen : FrozenMasks {
+struct Frozen : FrozenNorm {
     // Values of the first layer, the hidden layer at keys and at queries [rows,width].
     Panel z0, h, hq;
     // Weights [K,width], [width,V].
@@ -28,6 +28,7 @@ struct Frozen : FrozenMasks {
         z1 = panel(arena, rows, o.value), v = panel(arena, rows, o.value), spare = panel(arena, rows, widest);
         s0 = panel(arena, momentum ? o.key : 0, width), s1 = panel(arena, momentum ? width : 0, o.value);
         if (!deep()) h = k, hq = q;
+        place_norm(arena);
     }
 
     // The anchors of a head, by one thread.
@@ -111,6 +112,7 @@ struct Frozen : FrozenMasks {
     // With what the second layer is written with.
     __device__ void teach(u32 t) const {
         shorten(t);
+        if (o.norm) write_with(t);
         LANES(i, o.value) z1.at(t, i) = -n.theta[t] * u.at(t, i);
     }
 
@@ -135,9 +137,10 @@ struct Frozen : FrozenMasks {
         Panel part = {sums + (u64)turn * rows * o.value, o.value};
         at_point(part, 0.0f, h, x1.own(), s1.own(), o.value, width);
         cluster.meet();
-        // Rows by warps only where a bias or (94) looks at a whole row.
-        bool plain = !huber && !TAUGHT_POWERS && o.per_clip == 0.0f;
-        fours<2>(rows, o.value, [&](u32 t, u32 i) { return total(part.row(t) + i); }, [&](u32 t, u32 i, float4 out) {
+        // Rows by warps only where a bias, (94) or a norm looks at a whole row.
+        bool norm = o.norm, plain = !huber && !TAUGHT_POWERS && o.per_clip == 0.0f && !norm;
+        if (norm) predict(part);
+        fours<2>(rows, o.value, [&](u32 t, u32 i) { return norm ? normed.four(t, i) : total(part.row(t) + i); }, [&](u32 t, u32 i, float4 out) {
             float4 own = o.residual ? k.four(t, i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             // Prediction minus value.
             float4 error = map([](float out, float own, float v) { return out + own - v; }, out, own, v.four(t, i));

@@ -7,7 +7,9 @@ __device__ __forceinline__ void store_outputs(const Frozen& f, const RecurrentCa
                                               u32 start, Panel out) {
     // Row i of the block is token `i count + rank`.
     u32 count = f.cluster.count, rank = f.cluster.rank, mine = (f.tokens + count - 1 - rank) / count;
-    fours<2>(mine, f.o.value, [&](u32 i, u32 j) { return f.total(out.row(i * count + rank) + j); }, [&](u32 i, u32 j, float4 y) {
+    bool norm = f.o.norm;
+    if (norm) f.answer(out, f.spare, rank, count, mine);
+    fours<2>(mine, f.o.value, [&](u32 i, u32 j) { return norm ? f.spare.four(i, j) : f.total(out.row(i * count + rank) + j); }, [&](u32 i, u32 j, float4 y) {
         u32 t = i * count + rank;
         if (f.o.residual) y = map([](float x, float y) { return x + y; }, y, f.q.four(t, j));
         store_run<4>(call.out, sequence.row(call, start + t) * f.o.value + j, Run<4>{y.x, y.y, y.z, y.w});

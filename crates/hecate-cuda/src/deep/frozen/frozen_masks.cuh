@@ -104,8 +104,8 @@ struct FrozenMasks {
     TokenNumbers n;
     // c, its gradient, and where a backward asks for it E of each write [rows,rows].
     Panel c, dc, e;
-    // Errors and what is taught [rows,V].
-    Panel v, u;
+    // Errors, what is taught by them, and what the last matrix is written with: the same but for a norm [rows,V].
+    Panel v, taught, u;
 
     // By one thread.
     __device__ void begin_places(const RecurrentCall& call, const Options& options, Arena& arena) {
@@ -225,17 +225,17 @@ struct FrozenMasks {
             if (huber && o.huber == COORDINATE) x = fabsf(x) <= delta ? x : signed_delta;
             else if (huber && !(length <= delta)) x = o.huber == NORM ? delta / length * x : signed_delta;
             if (TAUGHT_POWERS) x = taught_power(o, x);
-            u.at(t, i) = x;
+            taught.at(t, i) = x;
         }
         __syncwarp();
         // Errors of any length, where nothing is clipped.
         float shrink = 1.0f;
         if (o.per_clip != 0.0f) {
-            float ratio = sqrtf(warp_dot(u.row(t), u.row(t), o.value)) * o.per_clip;
+            float ratio = sqrtf(warp_dot(taught.row(t), taught.row(t), o.value)) * o.per_clip;
             shrink = 1.0f / sqrtf(1.0f + ratio * ratio);
         }
         __syncwarp();
-        LANES(i, o.value) u.at(t, i) *= shrink;
+        LANES(i, o.value) taught.at(t, i) *= shrink;
         if (first_lane()) n.shrink[t] = shrink;
     }
     // The sum over blocks of what each has in the same place of its workspace, in the order of blocks.
@@ -248,12 +248,12 @@ struct FrozenMasks {
         return sum;
     }
 
-    // Gradients of a row's u to the error's, in `less`; (44) and what shortens.
+    // Gradients of what a row is taught to the error's, in `less`; (44) and what shortens.
     TOGETHER_OF void teach_back(u32 t, float* du) const {
         // What shortens an error grows with it.
         if (o.per_clip != 0.0f) {
-            float along = warp_dot(u.row(t), du, o.value) * o.per_clip * o.per_clip;
-            LANES(i, o.value) du[i] = n.shrink[t] * (du[i] - along * u.at(t, i));
+            float along = warp_dot(taught.row(t), du, o.value) * o.per_clip * o.per_clip;
+            LANES(i, o.value) du[i] = n.shrink[t] * (du[i] - along * taught.at(t, i));
             __syncwarp();
         }
         if (TAUGHT_POWERS) LANES(i, o.value) du[i] *= taught_power_slope(o, v.at(t, i));

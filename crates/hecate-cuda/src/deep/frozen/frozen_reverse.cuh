@@ -259,8 +259,8 @@ struct Reverse : Frozen {
         fours<2>(rows, o.value, [&](u32 t, u32 i) { return total(part.row(t) + i); },
               [&](u32 t, u32 i, float4 x) { less.four(t, i) = x; });
         __syncthreads();
-        if (huber || TAUGHT_POWERS || o.per_clip != 0.0f) {
-            ROWS(t, rows) teach_back(t, less.row(t));
+        if (huber || TAUGHT_POWERS || o.per_clip != 0.0f || o.norm) {
+            ROWS(t, rows) row_back(t, less.row(t), dz1);
             __syncthreads();
         }
         // The same in all blocks: the first one writes it.
@@ -269,19 +269,21 @@ struct Reverse : Frozen {
         fours<2>(mine, o.value, [&](u32 t, u32 i) { return less.four(t, i); }, [&](u32 t, u32 i, float4 x) {
             store_run<4>(call.dv, sequence.row(call, start + t) * o.value + i, Run<4>{-x.x, -x.y, -x.z, -x.w});
         });
+        // Behind a norm the gradient of the output is not that of the error.
+        Panel output = o.norm ? dz1 : less;
         if (DEEP) {
-            layers_back();
+            layers_back(output);
             return;
         }
-        at_point(dk, 1.0f, less, x1.t(), s1.t(), o.key, o.value);
-        take_weights(dx1, ds1, k, less);
+        at_point(dk, 1.0f, output, x1.t(), s1.t(), o.key, o.value);
+        take_weights(dx1, ds1, k, output);
     }
-    // The gradient of the error in `less`, to weights of both layers and to keys.
-    TOGETHER_OF void layers_back() {
+    // From gradients of the output to weights of both layers and to keys.
+    TOGETHER_OF void layers_back(Panel output) {
         // W₁ of b, then of the output; both got it at the point.
         take_weights(dx1, ds1, hq, u);
-        at_point(preq, 0.0f, less, x1.t(), s1.t(), width, o.value);
-        take_weights(dx1, ds1, h, less);
+        at_point(preq, 0.0f, output, x1.t(), s1.t(), width, o.value);
+        take_weights(dx1, ds1, h, output);
         times_slope(dh, 1.0f, 1.0f, nullptr, preq, pre);
         at_point(dk, 1.0f, dh, x0.t(), s0.t(), o.key, width);
         multiply(dx0, 1.0f, nullptr, k.t(), dh.own(), o.key, width, rows);
@@ -304,7 +306,15 @@ struct Reverse : Frozen {
         begin(call, sequence, start, count);
         // Forward again, as far as gradients need it: outputs are not made.
         inner_grads(pre, back);
-        if (deep()) read(preq, q, x0, anchor0, s0, k, z0, o.key, width), activate(hq, preq);
+        // Outputs too, where a norm is behind them.
+        u32 end = o.norm ? 2 : 1;
+#pragma unroll 1
+        for (u32 i = deep() ? 0 : 1; i < end; i++) {
+            const LayerBack& l = layers[i];
+            read(i ? outputs_again() : preq, l.query, l.x, l.anchor, l.s, l.key, l.z, l.height, l.wide);
+            if (i) answers_back(less, dout);
+            else activate(hq, preq);
+        }
         // Of A, B and E after the group, this thread's part.
         float dlast[3] = {0.0f, 0.0f, 0.0f};
         layer(layers[1], dlast);
@@ -329,20 +339,28 @@ struct Reverse : Frozen {
                      [&](u32 t, float deta) { gates.at(t, 1) = n.eta[t] * (deta + n.deta[t]), gates.at(t, 3) = 0.0f; });
         give(call, sequence, start);
     }
+    // This block's rows of what blocks add up, of keys' width, with what a residual adds.
+    template <class F> __device__ void give_rows(Array to, Panel part, const RecurrentCall& call, const SequenceHead& sequence, u32 start, F residual) const {
+        u32 blocks = cluster.count, rank = cluster.rank;
+        fours<2>((tokens + blocks - 1 - rank) / blocks, o.key, [&](u32 i, u32 j) { return total(part.row(i * blocks + rank) + j); }, [&](u32 i, u32 j, float4 x) {
+            u32 t = i * blocks + rank;
+            if (o.residual) x = map([](float x, float y) { return x + y; }, x, residual(t, j));
+            store_run<4>(to, sequence.row(call, start + t) * o.key + j, Run<4>{x.x, x.y, x.z, x.w});
+        });
+    }
     // Gradients of queries, keys and gates are sums over blocks.
     TOGETHER_OF void give(const RecurrentCall& call, const SequenceHead& sequence, u32 start) const {
         Panel of_q = {sums + (u64)3 * rows * o.value, o.key}, of_k = {of_q.row(rows), o.key}, gates = of_gates();
         move(of_q, dq, rows, o.key), move(of_k, dk, rows, o.key);
         cluster.meet();
+        give_rows(call.dq, of_q, call, sequence, start, [&](u32 t, u32 j) {
+            if (!o.norm) return dout.four(t, j);
+            // `dout` is what came through the norm; the residual is beside it.
+            Run<4> d = load_run_if<4>(true, call.dout, sequence.row(call, start + t) * o.value + j);
+            return make_float4(d.x[0], d.x[1], d.x[2], d.x[3]);
+        });
+        give_rows(call.dk, of_k, call, sequence, start, [&](u32 t, u32 j) { return less.four(t, j); });
         u32 blocks = cluster.count, rank = cluster.rank, mine = (tokens + blocks - 1 - rank) / blocks;
-        auto to_store = [&](Array to, Panel part, Panel residual) {
-            fours<2>(mine, o.key, [&](u32 i, u32 j) { return total(part.row(i * blocks + rank) + j); }, [&](u32 i, u32 j, float4 x) {
-                u32 t = i * blocks + rank;
-                if (o.residual) x = map([](float x, float y) { return x + y; }, x, residual.four(t, j));
-                store_run<4>(to, sequence.row(call, start + t) * o.key + j, Run<4>{x.x, x.y, x.z, x.w});
-            });
-        };
-        to_store(call.dq, of_q, dout), to_store(call.dk, of_k, less);
         EACH(i, mine) {
             // Gates are scalars: a thread a token.
             u32 t = i * blocks + rank;

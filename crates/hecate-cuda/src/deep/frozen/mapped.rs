@@ -186,6 +186,7 @@ impl Mapped {
         // After states: outputs of both layers, logarithms of both, parts of the first one.
         all.extend(Places::panels(&[inner, (rows, value), looks, (rows + 1, value)]));
         all.extend([looks.0 * looks.1; 3]);
+        all.extend(self.0.of_norm());
         all
     }
 

@@ -28,7 +28,7 @@
 //!
 //! # What goes token by token
 //!
-//! Groups of less than 16 tokens or more than 64, and a norm inside the memory. Columns set back to their lengths, and widths
+//! Groups of less than 16 tokens or more than 64. Columns set back to their lengths, and widths
 //! that eight does not divide. What other retentions than decay have for groups is in [`mapped`].
 //! Both kinds keep the same states, so that either backward could follow either forward.
 //!
@@ -103,10 +103,8 @@ fn suits(device: &Cuda, spec: DeepSpec, dims: &Dims) -> bool {
     let hidden = inner_width(spec, dims);
     // Threads read four neighbours, products take eight terms at once.
     let whole = [dims.key, dims.value, hidden].iter().all(|&width| width > 0 && width.is_multiple_of(8));
-    // Norms and lengths set back look at whole columns: they go token by token.
-    let plain = !spec.structure.norm() && !spec.renorm;
     let long = (LEAST_TOKENS..=MOST_TOKENS).contains(&group) && dims.sequences.longest() >= LEAST_TOKENS;
-    plain && whole && long && device.properties().capability.0 >= 8
+    !spec.renorm && whole && long && device.properties().capability.0 >= 8
 }
 
 /// Columns of the hidden layer, or rows of a matrix.
@@ -152,7 +150,8 @@ pub(super) fn grouped(
         return None;
     }
     let (deep, width) = (spec.structure.hidden(dims.key).is_some(), inner_width(spec, dims));
-    let places = Places { key: dims.key, value: dims.value, width, deep, group: spec.frozen? as usize, momentum };
+    let (group, norm) = (spec.frozen? as usize, spec.structure.norm());
+    let places = Places { key: dims.key, value: dims.value, width, deep, group, momentum, norm };
     if spec.retention != Retention::Decay {
         return mapped::grouped(device, spec, dims, &places, pass);
     }
@@ -193,6 +192,8 @@ struct Places {
     deep: bool,
     group: usize,
     momentum: bool,
+    /// Whether a norm comes after the last matrix.
+    norm: bool,
 }
 
 impl Places {
@@ -225,6 +226,12 @@ impl Places {
         self.rows() * (3 * self.value + 2 * self.key + 4)
     }
 
+    /// What a norm has: s by token, x̂ and what is taught; all empty without one.
+    fn of_norm(&self) -> [usize; 3] {
+        let rows = if self.norm { self.rows() } else { 0 };
+        [rows, rows * (self.value + 4), rows * (self.value + 4)]
+    }
+
     /// Of a forward, and the first of a backward.
     fn forward(&self) -> Vec<usize> {
         let rows = self.rows();
@@ -235,7 +242,7 @@ impl Places {
         // Numbers by token; z0, h, x0, x1, k, u, hq, square, q, c, z1, v, spare, s0, s1.
         let panels =
             [hidden, hidden, low, high, key, value, hidden, square, key, square, value, value, widest, low_s, high_s];
-        [TOKEN_NUMBERS * rows].into_iter().chain(Self::panels(&panels)).collect()
+        [TOKEN_NUMBERS * rows].into_iter().chain(Self::panels(&panels)).chain(self.of_norm()).collect()
     }
 
     /// Of a backward.

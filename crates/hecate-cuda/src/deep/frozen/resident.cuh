@@ -1,7 +1,7 @@
 // Frozen groups whose factors all lie in shared memory as halves. Weights and momentum of 32 bits stay where states are kept:
 // a group reads them there once and writes what comes after it.
 #pragma once
-#include "frozen_masks.cuh"
+#include "frozen_norm.cuh"
 #include "kept_planes.cuh"
 
 // A state of 32 bits in global memory, of which a block has its columns.
@@ -65,7 +65,7 @@ __device__ __forceinline__ void set_four(Array to, u64 i, float4 x) {
 enum { WEIGHTS, MOMENTUM, ANCHOR };
 
 // What a block has of a memory and of the group in work. One thread changes it.
-struct Resident : FrozenMasks {
+struct Resident : FrozenNorm {
     // Of both layers: weights, momentum and the anchor [K,width], [width,V].
     Plane w[2][3];
     // Keys and queries [rows,K]; the hidden layer at these [rows,width].
@@ -87,7 +87,7 @@ struct Resident : FrozenMasks {
         return {arena.take(Plane::size(height, wide)), wide / 16, height};
     }
     // Whether what is taught is the error.
-    __device__ bool plain() const { return !huber && o.per_clip == 0.0f; }
+    __device__ bool plain() const { return !huber && o.per_clip == 0.0f && !o.norm; }
     // Which of the planes of a layer there are.
     __device__ bool has(u32 i) const { return i == WEIGHTS || (i == MOMENTUM ? momentum : anchored); }
     // What is read of each, and written to the first two, by token: numbers that lie one after another.
@@ -120,6 +120,7 @@ struct Resident : FrozenMasks {
         v = panel(arena, rows, o.value), u = panel(arena, rows, o.value);
         // No one asks for it.
         if (plain()) u.x = nullptr;
+        place_norm(arena);
     }
     // The anchor of a head, by one thread.
     __device__ void find_anchor(const RecurrentCall& call, u32 head) {
@@ -244,13 +245,14 @@ struct Resident : FrozenMasks {
             set_tile(sums_of, tile, sum);
         });
         cluster.meet();
-        // Without a bias and (94) what is taught is the error.
-        bool plain = this->plain();
-        Panel u = this->u, v = this->v;
+        // Without a bias, (94) and a norm what is taught is the error.
+        bool plain = this->plain(), norm = o.norm;
+        Panel u = this->u, v = this->v, normed = this->normed;
+        if (norm) predict(sums_of);
         fill<1>(z1, rows, o.value, [&](u32 t, u32 i) {
             // Beyond the last token nothing is taught: its θ is zero.
             float4 value = get_four(call.v, sequence.row(call, start + t) * o.value + i, t < tokens);
-            float4 error = map([](float out, float v) { return out - v; }, total(sums_of.row(t) + i), value);
+            float4 error = map([](float out, float v) { return out - v; }, norm ? normed.four(t, i) : total(sums_of.row(t) + i), value);
             if (o.residual) error = map([](float x, float y) { return x + y; }, error, keys[0].four(t, i));
             if (!plain) v.four(t, i) = error;
             else if (u.x) u.four(t, i) = error;
@@ -258,7 +260,10 @@ struct Resident : FrozenMasks {
         });
         __syncthreads();
         if (!plain) {
-            ROWS(t, rows) shorten(t);
+            ROWS(t, rows) {
+                shorten(t);
+                if (norm) write_with(t);
+            }
             __syncthreads();
             fill<1>(z1, rows, o.value, [&](u32 t, u32 i) { return map([&](float x) { return -n.theta[t] * x; }, u.four(t, i)); });
             __syncthreads();

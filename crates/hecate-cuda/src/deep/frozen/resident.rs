@@ -174,6 +174,7 @@ impl Resident {
         // c, pre, v, u.
         let mut anywhere = Vec::from_iter(Places::panels(&[rows, value, value].map(|wide| (rows, wide))));
         anywhere.insert(1, plane(rows, width));
+        anywhere.extend(self.places.of_norm());
         Arrays { near, anywhere }
     }
 
@@ -204,6 +205,7 @@ impl Resident {
         // States before groups after the first of an interval.
         let state = (key + value) * width * if momentum { 2 } else { 1 };
         anywhere.push((super::MOST_TOKENS / group).saturating_sub(1) * state);
+        anywhere.extend(self.places.of_norm());
         Arrays { near, anywhere }
     }
 }

@@ -55,6 +55,7 @@ struct ResidentReverse : ResidentStates {
         // The state before the first group of an interval was kept by the forward.
         u32 groups = call.period / call.frozen;
         begun = arena.take((groups > 1 ? groups - 1 : 0) * (u64)(low + high) * (momentum ? 2 : 1));
+        place_norm(arena);
     }
     // Rows of a group, and values of both layers with all that gradients need of the way to them.
     TOGETHER_OF void inner_grads(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count, bool momenta) {
@@ -338,6 +339,7 @@ struct ResidentReverse : ResidentStates {
             fill_rows(l ? dout : queries[0], l ? call.dout : call.q, call, sequence, start, count, l ? o.value : o.key);
             stage_anchor(l);
             await(l);
+            if (l && o.norm) norm_back(call, sequence, start);
             Last of = layer(l);
             dlast[0] += of.A, dlast[1] += of.B, dlast[2] += of.E;
             // Where gradients were comes what is read next: the layer's point or, of shared places, the other's state or point.
@@ -351,6 +353,25 @@ struct ResidentReverse : ResidentStates {
         masks_back(dlast, pushed);
         errors_back(call, sequence, start);
         finish(call, sequence, start);
+    }
+    // Outputs again, and their gradients back through the norm.
+    TOGETHER_OF void norm_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start) const {
+        // `layer` makes masked products once more, with their gradients.
+        mask_of(1);
+        __syncthreads();
+        // Where parts of gradients of errors go later.
+        Panel part = outputs_again(), d = {sums + (u64)2 * rows * o.value, o.value};
+        Plane hq = queries[1], z1 = this->z1;
+        tiles<SIDE>(rows, o.value, [&](const Tile& tile) {
+            float sum[SIDE][4] = {};
+            read(sum, 1, hq, z1, tile);
+            set_tile(part, tile, sum);
+        });
+        fours<2>(rows, o.value, [&](u32 t, u32 i) { return get_four(call.dout, sequence.row(call, start + (t < tokens ? t : 0)) * o.value + i, t < tokens); },
+              [&](u32 t, u32 i, float4 x) { d.four(t, i) = x; });
+        answers_back(less, d);
+        fill<1>(dout, rows, o.value, [&](u32 t, u32 i) { return d.four(t, i); });
+        __syncthreads();
     }
     // Sums over the block, the same in all threads.
     TOGETHER_OF static void sum_up(float (&x)[3]) {
@@ -409,9 +430,12 @@ struct ResidentReverse : ResidentStates {
         fours_by_row<2>(rows, value, [&](u32 t, u32 i) { return Two{total(sums_of.row(t) + i), u.four(t, i)}; }, take,
                         [&](u32 t, float sum) { n.dtheta[t] = -sum; });
         __syncthreads();
+        // Where values' gradients were goes that of outputs behind a norm.
+        bool norm = o.norm;
+        Panel output = {dz1.x, value};
         if (!plain()) {
-            // Through what shortens errors, row by row.
-            ROWS(t, rows) teach_back(t, less.row(t));
+            // Through what shortens errors and the norm, row by row.
+            ROWS(t, rows) row_back(t, less.row(t), output);
             __syncthreads();
         }
         // The same in all blocks: each writes some rows of it.
@@ -420,7 +444,7 @@ struct ResidentReverse : ResidentStates {
             float4 x = less.four(t, i);
             if (t < tokens && t % count == rank)
                 set_four(call.dv, sequence.row(call, start + t) * value + i, make_float4(-x.x, -x.y, -x.z, -x.w));
-            return x;
+            return norm ? output.four(t, i) : x;
         });
         __syncthreads();
         tiles<SIDE>(rows, width, [&](const Tile& tile) {

@@ -7,6 +7,10 @@ __device__ __forceinline__ void store_outputs(const Mapped& f, const RecurrentCa
     u32 count = f.cluster.count, rank = f.cluster.rank, mine = (f.tokens + count - 1 - rank) / count;
     // All blocks have all outputs; each stores its rows.
     Panel out = f.layer[1].y;
+    if (f.o.norm) {
+        ROWS(i, mine) normalise_row(out.row(i * count + rank), f.o.value);
+        __syncthreads();
+    }
     fours<2>(mine, f.o.value, [&](u32 i, u32 j) { return out.four(i * count + rank, j); }, [&](u32 i, u32 j, float4 y) {
         u32 t = i * count + rank;
         if (f.o.residual) y = map([](float x, float y) { return x + y; }, y, f.q.four(t, j));

@@ -72,6 +72,7 @@ struct Mapped : Reverse {
         // Pre-activations at queries are the first layer's outputs.
         layer[0].y = preq;
         layer[0].key = k, layer[0].query = q, layer[0].value = z0, layer[1].key = h, layer[1].query = hq, layer[1].value = z1;
+        place_norm(arena);
         if (backward) place_back(call, arena);
     }
     __device__ void place_back(const RecurrentCall& call, Arena& arena) {
@@ -166,9 +167,11 @@ struct Mapped : Reverse {
         // ν^q = top^q n, with n = sum + ε / top^q; so W = σ^{q−1} B' / ν^{q−2}, or σ X' / ν^{q−2}.
         float ratio = own / top, per = 1.0f / top;
         sum += (float)LQ_EPSILON * l.part<MAP>(per);
+        float root = power(sum, (q - 2.0f) / q);
         // Of the mirror σ^{q−1} / top^{q−2}.
-        omega = own * l.raise<MAP>(l.mirrors<MAP>() ? ratio : per) * power(sum, (2.0f - q) / q);
-        kappa = (2.0f - q) * l.raise<MAP>(ratio) * ratio * per / sum;
+        omega = own * l.raise<MAP>(l.mirrors<MAP>() ? ratio : per) / root;
+        // Of q = 4 the square of the root, rounded as it was where it made weights.
+        kappa = (2.0f - q) * l.raise<MAP>(ratio) * ratio * per / (MAP == CUBES ? root * root : sum);
     }
     template <int MAP> TOGETHER_OF void factors_of_reads(const Layer& l) const {
         EACH(t, l.tokens) factors<MAP>(l, l.sigma + l.seen(t), l.norms + t, l.omega[t], l.number(KAPPA)[t]);
@@ -209,7 +212,7 @@ struct Mapped : Reverse {
             Panel w = i ? x1 : x0;
             float unit = 1.0f / starts[2 * i], omega = omegas[i];
             // W = ω times the image of X'.
-            auto image = [&](float x) { return omega * l.image<MAP>(unit * x); };
+            auto image = [&](float x) { return l.image<MAP>(unit * x, omega); };
             each_of(l, [&](u32 r, u32 j) { w.four(r, j) = map(image, l.x.four(r, j)); });
         }
     }

@@ -1,4 +1,4 @@
-// MONETA in frozen groups: l_p, L_q with any q up to 8, the mirror or the literal map; back to an anchor.
+// MONETA in frozen groups: l_p, L_q with q = 2, or from 2¼ to 6, the mirror or the literal map; back to an anchor.
 #define TAUGHT_POWERS true
 #define ANCHORED true
 #include "mapped/kernels.cuh"

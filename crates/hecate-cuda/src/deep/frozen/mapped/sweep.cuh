@@ -11,7 +11,7 @@
 #define ANCHORED false
 #endif
 
-// How states become weights: (55); (54) with q = 4 and the mirror; (54) with any q, up to 8, and either map.
+// How states become weights: (55); (54) with q = 4 and the mirror; (54) with q = 2, or from 2¼ to 6, and either map.
 enum { SOFTMAX, CUBES, POWERS };
 // What takes the place of an element of zero, whose logarithm has no power of q = 2.
 #define TINY 1e-37f
@@ -61,12 +61,15 @@ struct Layer {
 
     template <int MAP> __device__ __forceinline__ float norm() const { return MAP == CUBES ? 4.0f : q; }
     template <int MAP> __device__ __forceinline__ bool mirrors() const { return MAP == CUBES || !literal; }
-    // |x|^{q−2}, of |x| ≤ 1: an error of the logarithm is one of the power where that is next to nothing.
+    // |x|^{q−2}: an error of the logarithm is one of the power where that is next to nothing.
     template <int MAP> __device__ __forceinline__ float raise(float x) const {
         return MAP == CUBES ? x * x : short_exp2((q - 2.0f) * __log2f(fmaxf(fabsf(x), TINY)));
     }
-    // What of an element of X' is read, and the norm's part of it: |x|^{q−2} x or x, and |x|^q.
-    template <int MAP> __device__ __forceinline__ float image(float x) const { return mirrors<MAP>() ? raise<MAP>(x) * x : x; }
+    // What of an element of X' is read, times `by`, and the norm's part of it: |x|^{q−2} x or x, and |x|^q.
+    template <int MAP> __device__ __forceinline__ float image(float x, float by = 1.0f) const {
+        // Of q = 4 in the order of products, whose rounding gradients with an anchor hang on.
+        return MAP == CUBES ? by * x * x * x : mirrors<MAP>() ? by * (raise<MAP>(x) * x) : by * x;
+    }
     template <int MAP> __device__ __forceinline__ float part(float x) const { return raise<MAP>(x) * (x * x); }
     // An element's gradient: `own` as its weight's, with `steep` in it, and `shared` as the norm's.
     template <int MAP> __device__ __forceinline__ float pull(float x, float own, float shared) const {
