@@ -46,7 +46,7 @@ macro_rules! small {
 
 /// A hidden layer four times as wide as keys.
 const WIDE: MlpMemory = MlpMemory { expansion: 4, activation: Activation::Silu, residual: false, norm: false };
-/// A norm inside the memory, which general kernels have.
+/// A norm behind the last matrix.
 const NORMED: MlpMemory = MlpMemory { expansion: 2, activation: Activation::Silu, residual: false, norm: true };
 
 small! {
@@ -80,7 +80,13 @@ small! {
     groups_titans_mlp_64: F32 [17, 64], TitansMlp { frozen: Some(16), ..TitansMlp::default() };
     groups_moneta_64: F32 [17, 64], Moneta { frozen: Some(16), ..<Moneta>::default() };
     groups_memora_64: F32 [17, 64], Memora { frozen: Some(16), ..<Memora>::default() };
+    groups_normed: F32 [17, 16], TitansMlp { frozen: Some(16), memory: NORMED, ..TitansMlp::default() };
+    groups_normed_moneta: F32 [17, 32], Moneta { frozen: Some(16), memory: NORMED, ..<Moneta>::default() };
     // The same as halves in shared memory.
+    halves_normed: Bf16 [17, 32], TitansMlp { frozen: Some(16), memory: NORMED, ..TitansMlp::default() };
+    halves_normed_wide: Bf16 [65, 64], TitansMlp {
+        frozen: Some(64), memory: MlpMemory { norm: true, ..WIDE }, ..TitansMlp::default()
+    };
     halves_titans_mlp: Bf16 [17, 32], TitansMlp { frozen: Some(16), ..TitansMlp::default() };
     halves_titans_mlp_wide: Bf16 [65, 64], TitansMlp { frozen: Some(64), memory: WIDE, ..TitansMlp::default() };
     halves_titans_mlp_64: Bf16 [65, 64], TitansMlp { frozen: Some(64), ..TitansMlp::default() };
