@@ -3,13 +3,14 @@
 //! `cargo bench -p hecate-tests --bench cuda` prints a table; with `-- --requests` each line `RULE DTYPE B T H D PASS` of the
 //! standard input is answered with a line of milliseconds, as `peers/compare.py` asks for them. `titans_mlp:64:4` is that rule
 //! with groups of 64 tokens and a hidden layer four times as wide as keys; `yaad_matrix:16`, `lattice:16` and `atlas:64` are
-//! these in such groups, atlas with 5 steps of Newton-Schulz. `titans_mlp+anchor` goes back to a learned start. `attention:512`
-//! sees a window of 512 tokens, and `decoded:16384` is the attention of T tokens after a cache that fills such a window.
-//! `copy_rate` is a copy of as many bytes as `softmax`, `layer_norm` and `rms_norm` read and write at least. `gated_rms_norm` has
-//! its gate before the norm, and moves half as much again forward, and three fifths more with backward; `add_layer_norm` twice as
-//! much forward, and three fifths more. Nothing is timed before it was compared, with the equations in 64 bits at small sizes and
-//! with the CPU column at the width that is timed, over 256 tokens (gradients of the first state fade beyond). Between two runs
-//! 256 MiB are written, so that nothing is found in the cache.
+//! these in such groups, atlas with 5 steps of Newton-Schulz. `titans_mlp_norm:64:4` has a layer norm behind the last matrix,
+//! `titans_mlp+anchor` goes back to a learned start. `attention:512` sees a window of 512 tokens, and `decoded:16384` is the
+//! attention of T tokens after a cache that fills such a window. `copy_rate` is a copy of as many bytes as `softmax`,
+//! `layer_norm` and `rms_norm` read and write at least. `gated_rms_norm` has its gate before the norm, and moves half as much
+//! again forward, and three fifths more with backward; `add_layer_norm` twice as much forward, and three fifths more. Nothing
+//! is timed before it was compared, with the equations in 64 bits at small sizes and with the CPU column at the width that is
+//! timed, over 256 tokens (gradients of the first state fade beyond). Between two runs 256 MiB are written, so that nothing is
+//! found in the cache.
 
 use hecate_conformance::{Array, Case, Random, Sizes, assert_close, case, oracle::Oracle, report};
 use hecate_core::{

@@ -150,6 +150,12 @@ fn layer_norms_in_shared_memory() {
     alike(&extreme, 32);
 }
 
+/// Distributions that lie apart, whose outputs a norm can tell from each other.
+fn apart<R: Oracle>(case: Case<R>) -> Case<R> {
+    let lower = ["w0", "b0"].into_iter().fold(case, |case, slot| case.changed(slot, |i, all| 5.0 * all[i]));
+    ["w1", "b1"].into_iter().fold(lower, |case, slot| case.changed(slot, |i, all| 12.0 * all[i]))
+}
+
 /// Networks of distributions, of which 32 bits leave a norm little: their columns, and so their outputs, are much the same.
 /// Factors have 20 bits here and 24 on a CPU.
 fn images_alike<R: Oracle>(case: &Case<R>)
@@ -171,9 +177,10 @@ fn layer_norms_of_images() {
         images(&Case::new(Moneta { memory, ..moneta(group) }, Sizes::new(1, 70, 2, 64, 32), seed));
     }
     let (sizes, read, clip) = (Sizes::new(1, 70, 2, 32, 32), Read::Before, Some(2.0));
-    images_alike(
-        &Case::new(Memora { memory: residual, clip, ..memora(16) }, sizes, 284).anchored(5).expect("an anchor"),
-    );
+    let anchored =
+        Case::new(Memora { memory: residual, clip, ..memora(16) }, sizes, 284).anchored(5).expect("an anchor");
+    images(&apart(anchored));
+    images(&apart(Case::new(Memora { memory, ..memora(16) }, sizes, 295)));
     images_alike(&Case::new(Memora { memory, read, ..memora(32) }, sizes, 285));
     images(&Case::new(Moneta { memory: residual, q: 3.0, map: Map::Literal, ..moneta(16) }, sizes, 286));
     images_anchored(Case::new(Moneta { memory, p: 1.5, epsilon: 1e-3, ..moneta(20) }, sizes, 287));
@@ -182,6 +189,10 @@ fn layer_norms_of_images() {
     let memory = MatrixMemory { norm: true, residual: true };
     images_anchored(Case::new(MemoraMatrix { memory, ..memora_matrix(16) }, sizes, 290));
     images(&Case::new(MonetaMatrix { memory, ..moneta_matrix(64) }, sizes, 291));
+    images_anchored(Case::new(MonetaMatrix { memory, q: 3.0, ..moneta_matrix(20) }, sizes, 292));
+    images(&Case::packed(MemoraMatrix { memory, read, ..memora_matrix(16) }, &[40, 1, 64, 17], 2, 32, 32, 293));
+    let case = Case::new(Moneta { memory: wide, ..moneta(64) }, Sizes::new(2, 130, 3, 64, 64), 294);
+    repeats(&case.anchored(5).expect("an anchor"));
 }
 
 /// Hidden layers that clusters share, and more memories than run at once.
@@ -255,6 +266,11 @@ fn blocks_without_clusters() {
     let rounds_of_blocks = Case::new(Yaad { memory: WIDE, ..yaad(33) }, Sizes::new(4, 40, 17, 128, 128), 142);
     within(&rounds_of_blocks, DType::Bf16, 1e-4);
     repeats(&rounds_of_blocks);
+    // Behind a norm they meet once more.
+    let memory = MlpMemory { norm: true, ..WIDE };
+    let normed = Case::new(TitansMlp { memory, ..titans(64) }, Sizes::new(2, 130, 16, 128, 128), 143);
+    within(&normed, DType::Bf16, 1e-4);
+    repeats(&normed);
 }
 
 fn memora(group: u32) -> Memora {

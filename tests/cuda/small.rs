@@ -6,8 +6,8 @@ use hecate_conformance::{Case, Sizes, oracle::Oracle};
 use hecate_core::{
     DType, Kernel,
     rules::{
-        Activation, Atlas, Delta, Dgd, Hebbian, Lattice, Lightning, Memora, MemoraMatrix, MlpMemory, Moneta,
-        MonetaMatrix, Titans, TitansMlp, Trellis, Yaad, YaadMatrix, YaadMomentum,
+        Activation, Atlas, Delta, Dgd, Hebbian, Lattice, Lightning, MatrixMemory, Memora, MemoraMatrix, MlpMemory,
+        Moneta, MonetaMatrix, Titans, TitansMlp, Trellis, Yaad, YaadMatrix, YaadMomentum,
     },
 };
 use hecate_cpu::Cpu;
@@ -82,6 +82,9 @@ small! {
     groups_memora_64: F32 [17, 64], Memora { frozen: Some(16), ..<Memora>::default() };
     groups_normed: F32 [17, 16], TitansMlp { frozen: Some(16), memory: NORMED, ..TitansMlp::default() };
     groups_normed_moneta: F32 [17, 32], Moneta { frozen: Some(16), memory: NORMED, ..<Moneta>::default() };
+    groups_normed_matrix: F32 [17, 16], YaadMatrix {
+        frozen: Some(16), memory: MatrixMemory { norm: true, residual: true }, ..<YaadMatrix>::default()
+    };
     // The same as halves in shared memory.
     halves_normed: Bf16 [17, 32], TitansMlp { frozen: Some(16), memory: NORMED, ..TitansMlp::default() };
     halves_normed_wide: Bf16 [65, 64], TitansMlp {

@@ -49,7 +49,8 @@ pub fn agrees<R: Oracle, B: Kernel<R>>(backends: &[B], case: &Case<R>, what: &st
     }
 }
 
-/// The same where 32 bits leave less than is asked: errors may be `times` those of `known`, which is compared elsewhere.
+/// The same where 32 bits leave less than is asked: errors may be `times` those of `known`, which is compared elsewhere, but no more
+/// than one in a hundred.
 ///
 /// # Panics
 /// As [`agrees`].
@@ -67,7 +68,10 @@ pub fn agrees_beside<R: Oracle, A: Kernel<R>, B: Kernel<R>>(
     let known = compared(known, case, &truth);
     for backend in backends {
         let mut found = compared(backend, case, &truth);
-        found.iter_mut().zip(&known).for_each(|(found, known)| found.limit = found.limit.max(times * known.error));
+        found
+            .iter_mut()
+            .zip(&known)
+            .for_each(|(found, known)| found.limit = found.limit.max((times * known.error).min(0.01)));
         assert_close(&format!("{case}, {what}, on {backend:?}"), &found);
     }
 }

@@ -4,7 +4,7 @@
 
 #define NORM_EPSILON 1e-6f
 
-// x̂ in place of a row of outputs; s comes back. Each lane reads what it wrote itself.
+// x̂ in place of a row of outputs; s comes back. What a lane writes here it reads itself.
 TOGETHER_OF float normalise_row(float* o, u32 width) {
     // The mean comes first: a sum of squares alone would lose what a row has in common.
     float sum = 0.0f, square = 0.0f;

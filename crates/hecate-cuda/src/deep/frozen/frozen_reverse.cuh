@@ -304,9 +304,9 @@ struct Reverse : Frozen {
         fours<2>(rows, rows, [&](u32, u32) { return zero; }, [&](u32 t, u32 j, float4 x) { dc.four(t, j) = x; });
         EACH(t, rows) n.dkept[t] = n.dpushed[t] = n.dlast_c[t] = n.dlast_e[t] = n.ddelta[t] = 0.0f;
         begin(call, sequence, start, count);
-        // Forward again, as far as gradients need it: outputs are not made.
+        // Forward again, as far as gradients need it.
         inner_grads(pre, back);
-        // Outputs too, where a norm is behind them.
+        // Outputs are made only where a norm is behind them.
         u32 end = o.norm ? 2 : 1;
 #pragma unroll 1
         for (u32 i = deep() ? 0 : 1; i < end; i++) {

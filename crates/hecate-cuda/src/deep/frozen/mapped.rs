@@ -34,8 +34,8 @@
 //!
 //! # What goes token by token
 //!
-//! What the other kernels leave out, and widths that 32 does not divide. Of (54), norms
-//! of more than `q = 6`, and those between 2 and 2¼.
+//! What the other kernels leave out, and widths that 32 does not divide. Of (54), norms of more than `q = 6`, and those between 2
+//! and 2¼.
 
 use super::{Places, THREADS, TOKEN_GRADIENTS, TOKEN_NUMBERS};
 use crate::{

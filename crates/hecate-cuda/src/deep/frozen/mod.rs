@@ -9,7 +9,8 @@
 //! A sequence and head has a cluster of up to eight blocks, each with its columns of the hidden layer: of both matrices, of
 //! their momentum and of their gradients. Outputs are sums over blocks. So are gradients of outputs, queries, keys and gates.
 //! Blocks leave their parts in global memory, meet, and add them up in order: no sum depends on who came first. Forward they
-//! meet twice a group, backward three times. Where GPUs or compilers have no clusters, a memory has one block.
+//! meet twice a group, backward three times, and once more where a norm is behind what was read. Where GPUs or compilers have no
+//! clusters, a memory has one block.
 //!
 //! A matrix is the second layer alone, with keys and queries in place of the hidden layer, and has one block.
 //!
@@ -28,9 +29,8 @@
 //!
 //! # What goes token by token
 //!
-//! Groups of less than 16 tokens or more than 64. Columns set back to their lengths, and widths
-//! that eight does not divide. What other retentions than decay have for groups is in [`mapped`].
-//! Both kinds keep the same states, so that either backward could follow either forward.
+//! Groups of less than 16 tokens or more than 64, columns set back to their lengths, and widths that eight does not divide. What
+//! other retentions than decay have for groups is in [`mapped`]. Both kinds keep the same states, so that either backward could follow either forward.
 //!
 //! # What it costs
 //!
@@ -181,7 +181,7 @@ pub(super) fn grouped(
 const TOKEN_NUMBERS: usize = 17;
 const TOKEN_GRADIENTS: usize = 8;
 
-/// Sizes of a block's arrays, in the order of `frozen.cuh` and `frozen_reverse.cuh`.
+/// Sizes of a block's arrays, in the order of `frozen.cuh`, `frozen_norm.cuh` and `frozen_reverse.cuh`.
 #[derive(Clone, Copy)]
 struct Places {
     key: usize,
@@ -221,7 +221,7 @@ impl Places {
         if self.momentum { [low, high, low, high] } else { [low, high, (0, 0), (0, 0)] }
     }
 
-    /// Predictions twice, gradients of outputs or outputs; gradients of queries, keys and gates.
+    /// Predictions twice, of which one place may have outputs again; outputs or their gradients; gradients of queries, keys and gates.
     fn exchanged(&self) -> usize {
         self.rows() * (3 * self.value + 2 * self.key + 4)
     }

@@ -318,7 +318,7 @@ struct ResidentReverse : ResidentStates {
         stage_anchor(0);
         mask_of(0);
         await(0);
-        // Outputs are not made: only the hidden layer is asked for.
+        // Outputs come later, and only where a norm is behind them.
         u32 kind = o.activation;
         Plane q = queries[0], hq = queries[1], z0 = this->z0;
         OwnHalves preq = this->preq;

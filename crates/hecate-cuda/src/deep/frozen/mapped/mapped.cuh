@@ -170,7 +170,7 @@ struct Mapped : Reverse {
         float root = power(sum, (q - 2.0f) / q);
         // Of the mirror σ^{q−1} / top^{q−2}.
         omega = own * l.raise<MAP>(l.mirrors<MAP>() ? ratio : per) / root;
-        // Of q = 4 the square of the root, rounded as it was where it made weights.
+        // With q = 4 the root's square stands for the sum, so that κ rounds as ω does.
         kappa = (2.0f - q) * l.raise<MAP>(ratio) * ratio * per / (MAP == CUBES ? root * root : sum);
     }
     template <int MAP> TOGETHER_OF void factors_of_reads(const Layer& l) const {

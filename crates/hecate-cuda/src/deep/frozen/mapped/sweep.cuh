@@ -67,7 +67,7 @@ struct Layer {
     }
     // What of an element of X' is read, times `by`, and the norm's part of it: |x|^{q−2} x or x, and |x|^q.
     template <int MAP> __device__ __forceinline__ float image(float x, float by = 1.0f) const {
-        // Of q = 4 in the order of products, whose rounding gradients with an anchor hang on.
+        // With q = 4 the order of products counts: gradients with an anchor depend on how they round.
         return MAP == CUBES ? by * x * x * x : mirrors<MAP>() ? by * (raise<MAP>(x) * x) : by * x;
     }
     template <int MAP> __device__ __forceinline__ float part(float x) const { return raise<MAP>(x) * (x * x); }
