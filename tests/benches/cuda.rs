@@ -9,8 +9,7 @@
 //! `layer_norm` and `rms_norm` read and write at least. `gated_rms_norm` has its gate before the norm, and moves half as much
 //! again forward, and three fifths more with backward; `add_layer_norm` twice as much forward, and three fifths more. Nothing
 //! is timed before it was compared, with the equations in 64 bits at small sizes and with the CPU column at the width that is
-//! timed, over 256 tokens (gradients of the first state fade beyond). Between two runs 256 MiB are written, so that nothing is
-//! found in the cache.
+//! timed, over 256 tokens (gradients of the first state fade beyond). 256 MiB written between two runs leave no cache warm.
 
 use hecate_conformance::{Array, Case, Random, Sizes, assert_close, case, oracle::Oracle, report};
 use hecate_core::{
