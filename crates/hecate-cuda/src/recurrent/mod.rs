@@ -530,5 +530,14 @@ macro_rules! step_kernels {
             backward: |device, grid, call, cell| device.launch(grid, &$Backward { call, cell }),
         };
     };
+    // And the same in a grid that runs as a whole, whose blocks meet by counters.
+    ($kernels:ident, $together:ident: $first:path, $second:path, $cell:ty { $forward:literal $Forward:ident, $backward:literal $Backward:ident }) => {
+        $crate::recurrent::step_kernels! { $kernels: $first, $second, $cell { $forward $Forward, $backward $Backward } }
+
+        const $together: $crate::recurrent::StepKernels<$cell> = $crate::recurrent::StepKernels {
+            forward: |device, grid, call, cell| device.launch_together(grid, &$Forward { call, cell }),
+            backward: |device, grid, call, cell| device.launch_together(grid, &$Backward { call, cell }),
+        };
+    };
 }
 pub(crate) use step_kernels;

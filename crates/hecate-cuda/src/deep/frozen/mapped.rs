@@ -37,10 +37,10 @@
 //! What the other kernels leave out, and widths that 32 does not divide. Of (54), norms of more than `q = 6`, and those between 2
 //! and 2¼.
 
-use super::{Places, THREADS, TOKEN_GRADIENTS, TOKEN_NUMBERS};
+use super::{ByBlocks, Places, THREADS, TOKEN_GRADIENTS, TOKEN_NUMBERS};
 use crate::{
     Cuda,
-    recurrent::{Grouped, StepKernels, step_kernels},
+    recurrent::{Grouped, step_kernels},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -59,45 +59,47 @@ pub(crate) const MONETA_ANCHORED: KernelSource =
 pub(crate) const MONETA_POWERS_ANCHORED: KernelSource =
     kernel_source!("moneta_groups_powers_anchored", "mapped/moneta_groups_powers_anchored.cu");
 
-/// Kernels by the blocks of a cluster.
-type ByCluster = [(usize, StepKernels<DeepOptions>); 4];
-
-/// A file's kernels, each in a module of its own.
-macro_rules! by_cluster {
-    ($name:ident: $source:ident, $([$blocks:literal $forward:literal $backward:literal]),*) => {
-        const $name: ByCluster = [$({
-            step_kernels! { KERNELS: $source, DeepOptions { $forward Forward, $backward Backward } }
-            ($blocks, KERNELS)
-        }),*];
+/// A file's kernels, each in a module of its own. Those of one block come first.
+macro_rules! by_blocks {
+    ($name:ident: $source:ident, [1 $one:literal $one_backward:literal], $([$blocks:literal $forward:literal $backward:literal]),*) => {
+        const $name: ByBlocks = {
+            step_kernels! { ONE, TOGETHER: $source, $source, DeepOptions { $one Forward, $one_backward Backward } }
+            let more = [$({
+                step_kernels! { KERNELS: $source, DeepOptions { $forward Forward, $backward Backward } }
+                ($blocks, KERNELS)
+            }),*];
+            let [two, four, eight] = more;
+            ByBlocks { clusters: [(1, ONE), two, four, eight], together: TOGETHER }
+        };
     };
 }
-by_cluster! { OF_MEMORA: MEMORA,
+by_blocks! { OF_MEMORA: MEMORA,
     [1 "memora_groups_1" "memora_groups_backward_1"], [2 "memora_groups_2" "memora_groups_backward_2"],
     [4 "memora_groups_4" "memora_groups_backward_4"], [8 "memora_groups_8" "memora_groups_backward_8"]
 }
-by_cluster! { OF_MONETA: MONETA,
+by_blocks! { OF_MONETA: MONETA,
     [1 "moneta_groups_1" "moneta_groups_backward_1"], [2 "moneta_groups_2" "moneta_groups_backward_2"],
     [4 "moneta_groups_4" "moneta_groups_backward_4"], [8 "moneta_groups_8" "moneta_groups_backward_8"]
 }
-by_cluster! { OF_POWERS: MONETA_POWERS,
+by_blocks! { OF_POWERS: MONETA_POWERS,
     [1 "moneta_groups_powers_1" "moneta_groups_powers_backward_1"],
     [2 "moneta_groups_powers_2" "moneta_groups_powers_backward_2"],
     [4 "moneta_groups_powers_4" "moneta_groups_powers_backward_4"],
     [8 "moneta_groups_powers_8" "moneta_groups_powers_backward_8"]
 }
-by_cluster! { OF_MEMORA_ANCHORED: MEMORA_ANCHORED,
+by_blocks! { OF_MEMORA_ANCHORED: MEMORA_ANCHORED,
     [1 "memora_groups_anchored_1" "memora_groups_anchored_backward_1"],
     [2 "memora_groups_anchored_2" "memora_groups_anchored_backward_2"],
     [4 "memora_groups_anchored_4" "memora_groups_anchored_backward_4"],
     [8 "memora_groups_anchored_8" "memora_groups_anchored_backward_8"]
 }
-by_cluster! { OF_MONETA_ANCHORED: MONETA_ANCHORED,
+by_blocks! { OF_MONETA_ANCHORED: MONETA_ANCHORED,
     [1 "moneta_groups_anchored_1" "moneta_groups_anchored_backward_1"],
     [2 "moneta_groups_anchored_2" "moneta_groups_anchored_backward_2"],
     [4 "moneta_groups_anchored_4" "moneta_groups_anchored_backward_4"],
     [8 "moneta_groups_anchored_8" "moneta_groups_anchored_backward_8"]
 }
-by_cluster! { OF_POWERS_ANCHORED: MONETA_POWERS_ANCHORED,
+by_blocks! { OF_POWERS_ANCHORED: MONETA_POWERS_ANCHORED,
     [1 "moneta_groups_powers_anchored_1" "moneta_groups_powers_anchored_backward_1"],
     [2 "moneta_groups_powers_anchored_2" "moneta_groups_powers_anchored_backward_2"],
     [4 "moneta_groups_powers_anchored_4" "moneta_groups_powers_anchored_backward_4"],
@@ -117,8 +119,8 @@ const NUMBERS: usize = 8;
 const PARTS: usize = CHUNK * (3 * TILE + 1);
 
 /// The kernels of a rule that have its image, where they serve the call.
-fn kernels(spec: DeepSpec, dims: &Dims) -> Option<ByCluster> {
-    let by_cluster = match (spec.retention, dims.anchored) {
+fn kernels(spec: DeepSpec, dims: &Dims) -> Option<ByBlocks> {
+    let by_blocks = match (spec.retention, dims.anchored) {
         (Retention::Kl { .. }, false) => OF_MEMORA,
         (Retention::Kl { .. }, true) => OF_MEMORA_ANCHORED,
         (Retention::Lq { q: 4.0, map: Map::Mirror }, false) => OF_MONETA,
@@ -129,7 +131,7 @@ fn kernels(spec: DeepSpec, dims: &Dims) -> Option<ByCluster> {
     };
     // Every block has whole tiles of both layers.
     let whole = [dims.key, dims.value, super::inner_width(spec, dims)].iter().all(|width| width.is_multiple_of(TILE));
-    whole.then_some(by_cluster)
+    whole.then_some(by_blocks)
 }
 
 /// The kernel for a pass of a call that suits groups, 0 forward and 1 backward.
@@ -140,12 +142,12 @@ pub(super) fn grouped(
     places: &Places,
     pass: usize,
 ) -> Option<Grouped<DeepOptions>> {
-    let by_cluster = kernels(spec, dims)?;
-    let (cluster, kernels) = super::of_blocks(device, dims, places, TILE, &by_cluster);
+    let by_blocks = kernels(spec, dims)?;
+    let (cluster, kernels, together) = super::of_blocks(device, dims, places, TILE, &by_blocks);
     let block = Mapped(Places { width: places.width / cluster, ..*places });
     let start = if pass == 0 { kernels.forward } else { kernels.backward };
     let arrays = if pass == 0 { block.forward() } else { block.backward() };
-    Some(Grouped { start, cluster, together: false, threads: THREADS, exchanged: block.exchanged(), arrays, record: 0 })
+    Some(Grouped { start, cluster, together, threads: THREADS, exchanged: block.exchanged(), arrays, record: 0 })
 }
 
 /// Sizes of a block's arrays, in the order of `mapped.cuh`.

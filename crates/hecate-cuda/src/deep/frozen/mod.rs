@@ -10,7 +10,7 @@
 //! their momentum and of their gradients. Outputs are sums over blocks. So are gradients of outputs, queries, keys and gates.
 //! Blocks leave their parts in global memory, meet, and add them up in order: no sum depends on who came first. Forward they
 //! meet twice a group, backward three times, and once more where a norm is behind what was read. Where GPUs or compilers have no
-//! clusters, a memory has one block.
+//! clusters, blocks meet by counters in global memory if all of them run at once, and else a memory has one block.
 //!
 //! A matrix is the second layer alone, with keys and queries in place of the hidden layer, and has one block.
 //!
@@ -63,7 +63,7 @@ pub(crate) const FORWARD: KernelSource = kernel_source!("frozen_forward", "froze
 pub(crate) const BACKWARD: KernelSource = kernel_source!("frozen_backward", "frozen_backward.cu");
 pub(crate) const MATRIX: KernelSource = kernel_source!("frozen_matrix", "frozen_matrix.cu");
 
-step_kernels! { ONE: FORWARD, BACKWARD, DeepOptions {
+step_kernels! { ONE, TOGETHER: FORWARD, BACKWARD, DeepOptions {
     "frozen_forward_1" Forward1, "frozen_backward_1" Backward1
 } }
 step_kernels! { TWO: FORWARD, BACKWARD, DeepOptions {
@@ -80,8 +80,15 @@ step_kernels! { OF_MATRIX: MATRIX, DeepOptions {
     "frozen_matrix" Matrix, "frozen_matrix_backward" MatrixBackward
 } }
 
-/// Kernels by the blocks of a cluster.
-const BY_CLUSTER: [(usize, StepKernels<DeepOptions>); 4] = [(1, ONE), (2, TWO), (4, FOUR), (8, EIGHT)];
+/// Kernels by the blocks that share a memory.
+struct ByBlocks {
+    /// As a cluster.
+    clusters: [(usize, StepKernels<DeepOptions>); 4],
+    /// Where there are no clusters: any number of blocks, which meet by counters.
+    together: StepKernels<DeepOptions>,
+}
+
+const BY_BLOCKS: ByBlocks = ByBlocks { clusters: [(1, ONE), (2, TWO), (4, FOUR), (8, EIGHT)], together: TOGETHER };
 
 /// `FROZEN_THREADS`.
 const THREADS: u32 = 256;
@@ -112,29 +119,32 @@ fn inner_width(spec: DeepSpec, dims: &Dims) -> usize {
     spec.structure.hidden(dims.key).unwrap_or(dims.key)
 }
 
-/// Blocks that share a memory: one for every multiprocessor, and enough of them that what each has is narrow. A block's hidden
-/// columns are a multiple of `tile`. A matrix has one block.
-fn of_blocks<K: Copy>(
-    device: &Cuda,
-    dims: &Dims,
-    places: &Places,
-    tile: usize,
-    by_cluster: &[(usize, K)],
-) -> (usize, K) {
+/// Blocks that share a memory, their kernels, and whether they meet by counters.
+type SharedBy = (usize, StepKernels<DeepOptions>, bool);
+
+/// One block for every multiprocessor, and as clusters enough of them that what each has is narrow. A block's hidden columns are a
+/// multiple of `tile`. A matrix has one block.
+fn of_blocks(device: &Cuda, dims: &Dims, places: &Places, tile: usize, kernels: &ByBlocks) -> SharedBy {
     let hidden = places.width;
+    let alone = (1, kernels.clusters[0].1, false);
     if !places.deep {
-        return by_cluster[0];
+        return alone;
     }
     let multiprocessors = device.properties().multiprocessors as usize;
     // Each has a cluster.
     let memories = dims.sequences.count() * dims.heads;
     // Clusters are in code that is compiled for this GPU, and not in what is for all.
     let clusters = device.properties().capability.0 >= 9 && device.compiles();
-    let fits = |&&(count, _): &&(usize, K)| {
-        let needed = count == 1 || hidden / (count / 2) > WIDEST;
-        count == 1 || clusters && hidden.is_multiple_of(tile * count) && (needed || memories * count <= multiprocessors)
+    let fits = |&&(count, _): &&(usize, _)| {
+        // Who meets by counters has to run at once.
+        let needed = clusters && hidden / (count / 2) > WIDEST;
+        hidden.is_multiple_of(tile * count) && (needed || memories * count <= multiprocessors)
     };
-    *by_cluster.iter().rfind(fits).unwrap_or(&by_cluster[0])
+    match kernels.clusters[1..].iter().rfind(fits) {
+        Some(&(count, as_cluster)) if clusters => (count, as_cluster, false),
+        Some(&(count, _)) => (count, kernels.together, true),
+        None => alone,
+    }
 }
 
 /// The kernel for a pass of a call, 0 forward and 1 backward, where it suits one.
@@ -162,19 +172,12 @@ pub(super) fn grouped(
         return Some(resident);
     }
     // Every block of a cluster has as many hidden columns as the others.
-    let (cluster, kernels) = if deep { of_blocks(device, dims, &places, 8, &BY_CLUSTER) } else { (1, OF_MATRIX) };
+    let (cluster, kernels, together) =
+        if deep { of_blocks(device, dims, &places, 8, &BY_BLOCKS) } else { (1, OF_MATRIX, false) };
     let places = Places { width: width / cluster, ..places };
     let (start, arrays) =
         if pass == 0 { (kernels.forward, places.forward()) } else { (kernels.backward, places.backward()) };
-    Some(Grouped {
-        start,
-        cluster,
-        together: false,
-        threads: THREADS,
-        exchanged: places.exchanged(),
-        arrays,
-        record: 0,
-    })
+    Some(Grouped { start, cluster, together, threads: THREADS, exchanged: places.exchanged(), arrays, record: 0 })
 }
 
 /// Numbers of a token that a block has, `TokenNumbers::COUNT`, and in a backward, `TokenNumbers::BACK`.

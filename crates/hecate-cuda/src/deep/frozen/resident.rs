@@ -49,7 +49,7 @@ use hecate_core::{
 pub(crate) const FORWARD: KernelSource = kernel_source!("resident", "resident.cu");
 pub(crate) const BACKWARD: KernelSource = kernel_source!("resident_backward", "resident_backward.cu");
 
-step_kernels! { ONE: FORWARD, BACKWARD, DeepOptions {
+step_kernels! { ONE, TOGETHER: FORWARD, BACKWARD, DeepOptions {
     "resident_1" Forward1, "resident_backward_1" Backward1
 } }
 step_kernels! { TWO: FORWARD, BACKWARD, DeepOptions {
@@ -64,11 +64,6 @@ step_kernels! { EIGHT: FORWARD, BACKWARD, DeepOptions {
 
 /// Kernels by the blocks of a cluster.
 const BY_CLUSTER: [(usize, StepKernels<DeepOptions>); 4] = [(1, ONE), (2, TWO), (4, FOUR), (8, EIGHT)];
-/// Blocks that meet by counters: kernels without clusters, in a grid that runs as a whole.
-const TOGETHER: StepKernels<DeepOptions> = StepKernels {
-    forward: |device, grid, call, cell| device.launch_together(grid, &Forward1 { call, cell }),
-    backward: |device, grid, call, cell| device.launch_together(grid, &Backward1 { call, cell }),
-};
 /// Parts of a GPU at most that clusters lie in, each with its own multiprocessors.
 const PARTS: usize = 8;
 /// `RESIDENT_THREADS`.
