@@ -269,7 +269,7 @@ struct Reverse : Frozen {
         fours<2>(mine, o.value, [&](u32 t, u32 i) { return less.four(t, i); }, [&](u32 t, u32 i, float4 x) {
             store_run<4>(call.dv, sequence.row(call, start + t) * o.value + i, Run<4>{-x.x, -x.y, -x.z, -x.w});
         });
-        // Behind a norm the gradient of the output is not that of the error.
+        // With a norm the gradient of the output is not that of the error.
         Panel output = o.norm ? dz1 : less;
         if (DEEP) {
             layers_back(output);
