@@ -49,11 +49,11 @@ pub fn agrees<R: Oracle, B: Kernel<R>>(backends: &[B], case: &Case<R>, what: &st
     }
 }
 
-/// The same where 32 bits leave less than is asked: errors may be `times` those of `known`, which is compared elsewhere, but no more
-/// than one in a hundred.
+/// As [`agrees`] for a case of which 32 bits leave less than is asked. Errors over the limits may be `times` those that `known` has in
+/// the same case, and at most 0.01. It is compared by itself in other cases.
 ///
 /// # Panics
-/// As [`agrees`].
+/// As [`agrees`]; where `known` refuses the case.
 pub fn agrees_beside<R: Oracle, A: Kernel<R>, B: Kernel<R>>(
     known: &A,
     times: f64,
@@ -68,10 +68,9 @@ pub fn agrees_beside<R: Oracle, A: Kernel<R>, B: Kernel<R>>(
     let known = compared(known, case, &truth);
     for backend in backends {
         let mut found = compared(backend, case, &truth);
-        found
-            .iter_mut()
-            .zip(&known)
-            .for_each(|(found, known)| found.limit = found.limit.max((times * known.error).min(0.01)));
+        for (found, known) in found.iter_mut().zip(&known) {
+            found.limit = found.limit.max((times * known.error).min(0.01));
+        }
         assert_close(&format!("{case}, {what}, on {backend:?}"), &found);
     }
 }

@@ -30,7 +30,8 @@
 //! # What goes token by token
 //!
 //! Groups of less than 16 tokens or more than 64, columns set back to their lengths, and widths that eight does not divide. What
-//! other retentions than decay have for groups is in [`mapped`]. Both kinds keep the same states, so that either backward could follow either forward.
+//! other retentions than decay have for groups is in [`mapped`]. Both kinds keep the same states, so that either backward could
+//! follow either forward.
 //!
 //! # What it costs
 //!

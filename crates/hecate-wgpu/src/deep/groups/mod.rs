@@ -9,8 +9,9 @@
 //!
 //! # What goes token by token
 //!
-//! Groups of less than 8 tokens or more than 64, and sequences shorter than that. Columns set back to their lengths, images of more than 1,024 rows, or by powers over 8, or with momentum or a threshold. Memories that one buffer does
-//! not hold, or a dispatch. Both ways keep the same states.
+//! Groups of less than 8 tokens or more than 64, and sequences shorter than that. Columns set back to their lengths, images of more
+//! than 1,024 rows, or by powers over 8, or with momentum or a threshold. Memories that one buffer does not hold, or a dispatch. Both
+//! ways keep the same states.
 //!
 //! # Memory
 //!
