@@ -4,7 +4,8 @@ use super::{gpu::agree, with_algorithm};
 use hecate_conformance::{Array, Case, Sizes, checks, error, oracle::Oracle};
 use hecate_core::{
     DType, Kernel,
-    rules::{Delta, Hebbian, Lightning, Titans},
+    families::LinearRule,
+    rules::{Delta, Dgd, Hebbian, Lightning, Titans},
 };
 use hecate_cuda::{Algorithm, Cuda};
 
@@ -73,7 +74,8 @@ fn wide_blocks() {
     }
 }
 
-/// Long sequences of few heads go in segments, with other kernels beside; the numbers are the same, to the bit.
+/// Long sequences of few heads go in segments, with other kernels beside; the numbers are the same, to the bit. The first two go
+/// in segments beside each other, which the others are too short for or have too many heads.
 fn segments_are_seamless<R: Oracle>(rule: R)
 where
     Cuda: Kernel<R>,
@@ -83,6 +85,8 @@ where
         for case in [
             Case::new(rule, Sizes::new(2, 4200, 1, 64, 64), 107),
             Case::packed(rule, &[4170, 65, 1, 6200], 1, 72, 40, 108),
+            Case::new(rule, Sizes::new(2, 4200, 20, 64, 64), 109),
+            Case::packed(rule, &[4170, 65, 1], 4, 72, 40, 110),
         ] {
             let (found, expected) = (case.run(&device, DType::Bf16).unwrap(), case.run(&in_turn, DType::Bf16).unwrap());
             for ((slot, found), (_, expected)) in found.list().into_iter().zip(expected.list()) {
@@ -141,6 +145,62 @@ fn segments_of_sums() {
 #[test]
 fn segments_of_packed_sums() {
     adds_up(&Case::packed(Hebbian::default(), &[1100, 1, 2100, 70], 1, 80, 120, 118));
+}
+
+/// Of 32 bits as the oracle has it, and of 16 as above.
+fn passes<R: Oracle>(case: &Case<R>)
+where
+    Cuda: Kernel<R>,
+{
+    agree(case);
+    adds_up(case);
+}
+
+/// The case with so much of each token's forgetting that a whole segment does not leave nothing.
+fn slowly<R: Oracle>(case: Case<R>) -> Case<R> {
+    case.with(|slot, x| match slot {
+        "log_a" => Array { values: x.values.iter().map(|x| 0.01 * x).collect(), ..x },
+        _ => x,
+    })
+}
+
+/// Rules that erase go in segments beside each other from 82 chunks on: 94 here, the last of them not whole. Every exact form; then
+/// nothing is forgotten, or almost all; keys are all equal, or zero.
+fn states_are_passed<R: Oracle + LinearRule>()
+where
+    Cuda: Kernel<R>,
+{
+    let sizes = Sizes::new(1, 6003, 1, 64, 48);
+    let exact: Vec<R> = R::all().into_iter().filter(|rule| rule.spec().frozen.is_none()).collect();
+    for (seed, &rule) in (121..).zip(&exact) {
+        passes(&slowly(Case::new(rule, sizes, seed)));
+    }
+    let case = || slowly(Case::new(exact[0], sizes, 131));
+    let all = |log_a: f64| case().with(|slot, x| if slot == "log_a" { Array::full(x.shape, log_a) } else { x });
+    passes(&all(0.0));
+    // What rounding costs says nothing of these: gradients vanish, or one direction is erased over and over.
+    agree(&all(-8.0));
+    let alike = |x: Array| Array { values: x.values[..64].repeat(x.values.len() / 64), ..x };
+    agree(&case().with(|slot, x| if slot == "k" { alike(x) } else { x }));
+    agree(&case().with(|slot, x| if slot == "k" { Array::full(x.shape, 0.0) } else { x }));
+    // Keys as wide as 32-bit kernels take, two heads; and segments that end where their sequences do.
+    passes(&slowly(Case::new(exact[0], Sizes::new(1, 5400, 2, 128, 72), 132)));
+    passes(&slowly(Case::packed(exact[0], &[1100, 1, 6300, 5300, 70], 1, 80, 40, 133)));
+}
+
+#[test]
+fn states_of_delta_are_passed() {
+    states_are_passed::<Delta>();
+}
+
+#[test]
+fn states_of_titans_are_passed() {
+    states_are_passed::<Titans>();
+}
+
+#[test]
+fn states_of_dgd_are_passed() {
+    states_are_passed::<Dgd>();
 }
 
 macro_rules! rounding_tests {

@@ -54,6 +54,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &linear::chunk::REVERSE,
     &linear::chunk::GRADIENTS,
     &linear::decode::SOURCE,
+    &linear::passing::SOURCE,
     &linear::scan::SOURCE,
     &linear::scan_backward::SOURCE,
     &linear::scan_reverse::SOURCE,

@@ -148,8 +148,7 @@ impl Tiles {
     }
 
     /// Wide blocks share more, but there must be enough of them.
-    fn new(properties: &Properties, layout: &Layout<'_>) -> Self {
-        let Layout { dims, spec, .. } = *layout;
+    fn new(properties: &Properties, dims: &Dims, spec: LinearSpec) -> Self {
         let narrow = Self::narrow(dims.key, spec.momentum);
         let wide = Self { walk: 64, ..narrow };
         // Blocks of a walk, if they were wide.
@@ -182,6 +181,11 @@ pub(super) fn exists(properties: &Properties, dims: &Dims, spec: LinearSpec) -> 
     sound && properties.capability.0 >= 8 && most <= shared_limit(properties)
 }
 
+/// Blocks that go from chunk to chunk.
+pub(super) fn chain_blocks(properties: &Properties, dims: &Dims, spec: LinearSpec) -> usize {
+    dims.sequences.count() * dims.heads * dims.value.div_ceil(Tiles::new(properties, dims, spec).walk)
+}
+
 /// A call in the chunk form.
 pub(super) struct Chunks<'a> {
     /// Where the call runs.
@@ -197,13 +201,22 @@ pub(super) struct Chunks<'a> {
 }
 
 impl<'a> Chunks<'a> {
-    /// Prepares all chunks: equations (15)–(18).
-    pub(super) fn new(device: &'a Cuda, layout: &'a Layout<'a>, inputs: &LinearInputs<Tensor<Cuda>>) -> Result<Self> {
-        let (dims, tiles) = (layout.dims, Tiles::new(device.properties(), layout));
+    /// Prepares all chunks: equations (15)–(18). `prepared` has that, or gets it.
+    pub(super) fn new(
+        device: &'a Cuda,
+        layout: &'a Layout<'a>,
+        inputs: &LinearInputs<Tensor<Cuda>>,
+        prepared: &mut Option<Tensor<Cuda>>,
+    ) -> Result<Self> {
+        let (dims, tiles) = (layout.dims, Tiles::new(device.properties(), layout.dims, layout.spec));
         let call = layout.call_in_blocks(inputs, dims.value.div_ceil(tiles.walk));
+        if let Some(prepared) = prepared.clone() {
+            return Ok(Self { device, layout, tiles, call, prepared });
+        }
         // It is made again for the backward, so that a forward keeps nothing of it.
-        let prepared = device.empty([layout.kept_states() * dims.heads * PREPARED], DType::F32)?;
-        let chunks = Self { device, layout, tiles, call, prepared };
+        let own = device.empty([layout.kept_states() * dims.heads * PREPARED], DType::F32)?;
+        *prepared = Some(own.clone());
+        let chunks = Self { device, layout, tiles, call, prepared: own };
         let all = Prepare { call, prepared: pointer(&chunks.prepared), chunks: layout.intervals() as u32, unused: 0 };
         let grid = chunks.grid(chunks.all(), 0);
         match tiles.keys {
@@ -304,7 +317,7 @@ impl<'a> Chunks<'a> {
     }
 
     /// Writes the gradient of the initial state, and returns those of the states after each chunk.
-    fn reverse(
+    pub(super) fn reverse(
         &self,
         grads: &LinearOutputs<Tensor<Cuda>>,
         dinputs: &LinearInputs<Tensor<Cuda>>,

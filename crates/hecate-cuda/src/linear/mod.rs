@@ -11,8 +11,8 @@
 //! the states, the intervals between them are gone through backward all at once.
 //!
 //! Few tokens go one by one. Many go 64 at once, in the [exact chunk form](chunk), where it exists. It has [16-bit
-//! factors](chunk_bf16) where `q`, `k` and `v` are bfloat16. One token of a whole layer, with what surrounds the rule,
-//! has [a kernel of its own](decode).
+//! factors](chunk_bf16) where `q`, `k` and `v` are bfloat16. Long sequences of few heads are cut into [segments beside each
+//! other](passing). One token of a whole layer, with what surrounds the rule, has [a kernel of its own](decode).
 //!
 //! # Memory
 //!
@@ -33,11 +33,15 @@
 //! `4 K V m` are the state before it, and for the backward its gradient after it. `128 V` are `Z`, and for the backward
 //! `Λ`. Rules that never erase, where they go by [`chunk_bf16::additive`], have the states alone, and 64 KiB for each segment of a
 //! head.
+//!
+//! Where sequences are [cut](passing), each segment of a head also has `L` and `P`, `4 K (V + K m) m` bytes, which a backward keeps.
+//! In the forward `v` and `out` once more have `V + K m` columns.
 
 pub(crate) mod chunk;
 pub(crate) mod chunk_bf16;
 pub(crate) mod decode;
 mod layout;
+pub(crate) mod passing;
 pub(crate) mod scan;
 pub(crate) mod scan_backward;
 pub(crate) mod scan_reverse;
@@ -54,6 +58,7 @@ use hecate_core::{
     },
 };
 use layout::{CHUNK, Layout};
+use passing::Passing;
 
 /// Fewer tokens go one by one.
 const CHUNK_TOKENS: usize = 2 * CHUNK;
@@ -62,7 +67,18 @@ const CHUNK_KEY: usize = 32;
 
 /// States that a backward starts from.
 #[derive(Debug)]
-pub struct Saved(SavedForm);
+pub struct Saved(SavedForm, Option<SavedPassing>);
+
+/// How a call goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Token by token.
+    Scan,
+    /// 64 tokens at once, of 32 bits.
+    Chunk,
+    /// The same of bfloat16.
+    Bf16,
+}
 
 /// By the form that they are of.
 #[derive(Debug)]
@@ -72,30 +88,93 @@ enum SavedForm {
     Bf16(chunk_bf16::SavedChunks),
 }
 
+/// What segments beside each other keep.
+#[derive(Debug)]
+struct SavedPassing {
+    passing: Passing,
+    /// `L` and `P` of every segment.
+    ends: passing::State,
+}
+
 impl Cuda {
-    /// The forward of a lowered rule, in the form that suits the call.
+    /// The form that suits a call: the 16-bit form first, then the 32-bit form, else token by token.
+    fn form(&self, layout: &Layout<'_>, inputs: &LinearInputs<Tensor<Self>>) -> Form {
+        let (dims, spec) = (layout.dims, layout.spec);
+        match self.chunks(dims) {
+            true if chunk_bf16::exists(self, dims, spec, inputs) => Form::Bf16,
+            true if chunk::exists(self.properties(), dims, spec) => Form::Chunk,
+            _ => Form::Scan,
+        }
+    }
+
+    /// The forward of a lowered rule; what a backward starts from where it is to be kept.
     fn run_lowered(
         &self,
         layout: &Layout<'_>,
         inputs: &LinearInputs<Tensor<Self>>,
         outputs: &LinearOutputs<Tensor<Self>>,
         keep: bool,
+    ) -> Result<Option<Saved>> {
+        let form = self.form(layout, inputs);
+        let Some(passing) = self.passing(form, layout)? else {
+            return Ok(self.run_chain(form, layout, inputs, outputs, keep, &mut None)?.map(|kept| Saved(kept, None)));
+        };
+        // Both ways through the segments start from the same squares.
+        let prepared = &mut None;
+        let wide = passing.wide();
+        let (given, ends) = (passing.wide_inputs(self, inputs)?, passing.wide_outputs(self, inputs.v.dtype())?);
+        self.run_chain(form, &Layout::new(self, &wide, layout.spec)?, &given, &ends, false, prepared)?;
+        let ends = ends.state;
+        let state = passing.join(self, [&ends, &ends, &inputs.state, &outputs.state], wide.value, false)?;
+        let given = LinearInputs { state, ..inputs.clone() };
+        // The last states are those of segments, and `join` has left those of sequences.
+        let made = LinearOutputs { out: outputs.out.clone(), state: passing.room(self, layout.dims.value)? };
+        let layout = Layout::new(self, &passing.dims, layout.spec)?;
+        let kept = self.run_chain(form, &layout, &given, &made, keep, prepared)?;
+        Ok(kept.map(|kept| Saved(kept, Some(SavedPassing { passing, ends }))))
+    }
+
+    /// The call in segments beside each other, where they pay. Rules that only add have segments of their own.
+    fn passing(&self, form: Form, layout: &Layout<'_>) -> Result<Option<Passing>> {
+        let (dims, spec) = (layout.dims, layout.spec);
+        let blocks = |dims: &Dims| match form {
+            Form::Bf16 => chunk_bf16::chain_blocks(self, dims, spec),
+            _ => chunk::chain_blocks(self.properties(), dims, spec),
+        };
+        match form {
+            Form::Scan => Ok(None),
+            Form::Bf16 if chunk_bf16::additive::exists(self, dims, spec) => Ok(None),
+            _ => Passing::new(self, dims, spec, blocks),
+        }
+    }
+
+    /// The forward, a chain for every sequence. `prepared` has what chunks start from, or gets it.
+    fn run_chain(
+        &self,
+        form: Form,
+        layout: &Layout<'_>,
+        inputs: &LinearInputs<Tensor<Self>>,
+        outputs: &LinearOutputs<Tensor<Self>>,
+        keep: bool,
+        prepared: &mut Option<Tensor<Self>>,
     ) -> Result<Option<SavedForm>> {
-        let dims = layout.dims;
-        // The 16-bit form first, then the 32-bit form, else token by token.
-        let chunked = self.chunks(dims);
-        if chunked && chunk_bf16::exists(self, dims, layout.spec, inputs) {
-            Ok(chunk_bf16::Chunks::new(self, layout, inputs).forward(inputs, outputs, keep)?.map(SavedForm::Bf16))
-        } else if chunked && chunk::exists(self.properties(), dims, layout.spec) {
-            let chunks = Chunks::new(self, layout, inputs)?;
-            let kept = if keep { Some(chunks.state_buffer()?) } else { None };
-            chunks.forward(inputs, outputs, kept.as_ref())?;
-            Ok(kept.map(SavedForm::Chunk))
-        } else {
-            let elements = layout.kept_elements(layout.spec.matrices());
-            let kept = if keep { Some(self.empty([elements], DType::F32)?) } else { None };
-            scan::run(self, layout, inputs, outputs, kept.as_ref())?;
-            Ok(kept.map(SavedForm::Scan))
+        match form {
+            Form::Bf16 => {
+                let chunks = chunk_bf16::Chunks::new(self, layout, inputs);
+                Ok(chunks.forward(inputs, outputs, keep, prepared)?.map(SavedForm::Bf16))
+            }
+            Form::Chunk => {
+                let chunks = Chunks::new(self, layout, inputs, prepared)?;
+                let kept = if keep { Some(chunks.state_buffer()?) } else { None };
+                chunks.forward(inputs, outputs, kept.as_ref())?;
+                Ok(kept.map(SavedForm::Chunk))
+            }
+            Form::Scan => {
+                let elements = layout.kept_elements(layout.spec.matrices());
+                let kept = if keep { Some(self.empty([elements], DType::F32)?) } else { None };
+                scan::run(self, layout, inputs, outputs, kept.as_ref())?;
+                Ok(kept.map(SavedForm::Scan))
+            }
         }
     }
 
@@ -104,13 +183,43 @@ impl Cuda {
         &self,
         layout: &Layout<'_>,
         inputs: &LinearInputs<Tensor<Self>>,
-        kept: SavedForm,
+        Saved(kept, passed): Saved,
         grads: &LinearOutputs<Tensor<Self>>,
         dinputs: &LinearInputs<Tensor<Self>>,
     ) -> Result<()> {
+        let Some(SavedPassing { passing, ends }) = passed else {
+            return self.run_chain_backward(layout, inputs, kept, grads, dinputs, &mut None);
+        };
+        let layout = Layout::new(self, &passing.dims, layout.spec)?;
+        let (columns, prepared) = (layout.dims.value, &mut None);
+        let open = LinearOutputs { out: grads.out.clone(), state: passing.open(self, &grads.state, columns, true)? };
+        // Gradients of values are written here and again below.
+        let made = LinearInputs { state: passing.room(self, columns)?, ..dinputs.clone() };
+        match &kept {
+            SavedForm::Bf16(kept) => {
+                chunk_bf16::Chunks::new(self, &layout, inputs).reverse_alone(kept, &open, &made)?
+            }
+            SavedForm::Chunk(_) => drop(Chunks::new(self, &layout, inputs, prepared)?.reverse(&open, &made)?),
+            SavedForm::Scan(_) => return Err(unsupported("segments", "its forward went token by token")),
+        }
+        let state = passing.join(self, [&made.state, &ends, &grads.state, &dinputs.state], columns, true)?;
+        let grads = LinearOutputs { out: grads.out.clone(), state };
+        self.run_chain_backward(&layout, inputs, kept, &grads, &made, prepared)
+    }
+
+    /// The backward, a chain for every sequence. `prepared` as forward.
+    fn run_chain_backward(
+        &self,
+        layout: &Layout<'_>,
+        inputs: &LinearInputs<Tensor<Self>>,
+        kept: SavedForm,
+        grads: &LinearOutputs<Tensor<Self>>,
+        dinputs: &LinearInputs<Tensor<Self>>,
+        prepared: &mut Option<Tensor<Self>>,
+    ) -> Result<()> {
         match kept {
             SavedForm::Bf16(kept) => chunk_bf16::Chunks::new(self, layout, inputs).backward(&kept, grads, dinputs),
-            SavedForm::Chunk(kept) => Chunks::new(self, layout, inputs)?.backward(&kept, grads, dinputs),
+            SavedForm::Chunk(kept) => Chunks::new(self, layout, inputs, prepared)?.backward(&kept, grads, dinputs),
             SavedForm::Scan(kept) => {
                 let kept_grads = scan_reverse::run(self, layout, inputs, grads, dinputs)?;
                 let parts = scan_backward::run(self, layout, inputs, &kept, &kept_grads, &grads.out, &dinputs.v)?;
@@ -143,7 +252,7 @@ impl<R: LinearRule> Kernel<R, Linear> for Cuda {
             Outputs::<R, _>::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;
         let inputs = LinearInputs::new(inputs, || constant_log_a(device, rule, dims))?;
         let kept = device.run_lowered(&layout, &inputs, &LinearOutputs::new(&outputs), keep)?;
-        Ok((outputs, kept.map(|kept| LinearSaved::Engine(Saved(kept)))))
+        Ok((outputs, kept.map(LinearSaved::Engine)))
     }
 
     /// Whether one token of a whole layer has a kernel.
@@ -167,7 +276,7 @@ impl<R: LinearRule> Kernel<R, Linear> for Cuda {
     ) -> Result<InputsOn<R, Self>> {
         let KernelCall { device, rule, dims, inputs, .. } = call;
         let kept = match saved {
-            LinearSaved::Engine(Saved(kept)) => kept,
+            LinearSaved::Engine(kept) => kept,
             LinearSaved::LookAhead(saved) => return look_ahead::backward(call, *saved, grads),
         };
         let layout = Layout::new(device, dims, rule.spec())?;

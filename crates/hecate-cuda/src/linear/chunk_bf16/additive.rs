@@ -79,7 +79,7 @@ fn shared(tiles: usize) -> usize {
 }
 
 /// Whether these kernels are for this call. Narrower keys and values would leave half of their tiles empty.
-pub(super) fn exists(device: &Cuda, dims: &Dims, spec: LinearSpec) -> bool {
+pub(in crate::linear) fn exists(device: &Cuda, dims: &Dims, spec: LinearSpec) -> bool {
     let adds = spec.erase == EraseStrength::Nothing && !spec.momentum;
     let fits = |width: usize| (SIDE / 2 + 1..=SIDE).contains(&width);
     device.groups() && adds && fits(dims.key) && fits(dims.value) && shared(3) <= device.properties().shared_memory

@@ -132,6 +132,11 @@ pub(super) fn exists(device: &Cuda, dims: &Dims, spec: LinearSpec, inputs: &Line
     narrow && sound && properties.capability.0 >= 8 && most <= properties.shared_memory
 }
 
+/// Blocks that go from chunk to chunk.
+pub(super) fn chain_blocks(device: &Cuda, dims: &Dims, spec: LinearSpec) -> usize {
+    dims.sequences.count() * dims.heads * Tiles::new(device, dims, spec.matrices()).blocks(1, dims)
+}
+
 /// What a backward starts from.
 #[derive(Debug)]
 pub(super) struct SavedChunks {
@@ -218,20 +223,25 @@ impl<'a> Chunks<'a> {
         self.device.empty([self.layout.kept_states() * dims.heads * matrix], DType::Bf16)
     }
 
-    /// Equations (15)–(22), and what a backward starts from if it is to be kept.
+    /// Equations (15)–(22), and what a backward starts from if it is to be kept. `prepared` has what does not depend on values, or
+    /// gets it.
     pub(super) fn forward(
         &self,
         inputs: &LinearInputs<Tensor<Cuda>>,
         outputs: &LinearOutputs<Tensor<Cuda>>,
         keep: bool,
+        prepared: &mut Option<Tensor<Cuda>>,
     ) -> Result<Option<SavedChunks>> {
         if let Some(additive) = &self.additive {
             let states = if keep { Some(self.state_buffer()?) } else { None };
             additive.forward(inputs, outputs, states.as_ref())?;
             return Ok(states.map(|states| SavedChunks { states, solved: None }));
         }
+        let found = prepared.take();
+        let prepares = found.is_none();
         // What `prepare` makes, one place a chunk and head.
-        let ready = self.device.empty([self.layout.kept_states() * self.layout.dims.heads * READY], DType::F32)?;
+        let room = || self.device.empty([self.layout.kept_states() * self.layout.dims.heads * READY], DType::F32);
+        let ready = found.map_or_else(room, Ok)?;
         // States in tiles and `Z [rows,H,V]`, for a backward alone.
         let places = match keep {
             true => Some((self.state_buffer()?, self.device.empty(self.layout.dims.values(), DType::Bf16)?)),
@@ -239,7 +249,9 @@ impl<'a> Chunks<'a> {
         };
         let streams = self.streams();
         for &of in &self.segments {
-            self.prepare(&ready, of)?;
+            if prepares {
+                self.prepare(&ready, of)?;
+            }
             // The chain begins when what was queued before is done.
             streams.link_waits()?;
             let all = ForwardArguments {
@@ -257,6 +269,7 @@ impl<'a> Chunks<'a> {
             all.launch(&streams, self.grid(1, of), &self.tiles, self.layout.spec.momentum)?;
         }
         drop(streams);
+        *prepared = Some(ready.clone());
         Ok(places
             .map(|(states, pseudo_values)| SavedChunks { states, solved: Some(SolvedChunks { ready, pseudo_values }) }))
     }
@@ -280,6 +293,22 @@ impl<'a> Chunks<'a> {
             }
             (None, None) => Err(unsupported("this backward", "its forward ran where other kernels are chosen")),
         }
+    }
+
+    /// The gradient of the initial state alone; that of `v` is overwritten.
+    pub(super) fn reverse_alone(
+        &self,
+        kept: &SavedChunks,
+        grads: &LinearOutputs<Tensor<Cuda>>,
+        dinputs: &LinearInputs<Tensor<Cuda>>,
+    ) -> Result<()> {
+        let Some(made) = &kept.solved else {
+            return Err(unsupported("this backward", "its forward ran where other kernels are chosen"));
+        };
+        let (state_grads, solved) = (self.state_buffer()?, self.device.empty(self.layout.dims.values(), DType::Bf16)?);
+        let streams = Streams::new(self.device, false);
+        let all = self.reverse(grads, dinputs, &made.ready, &state_grads, &solved, None);
+        all.launch(&streams, self.grid(2, self.segments[0]), &self.tiles, self.layout.spec.momentum)
     }
 
     /// The chain is one launch, which says how far it is: if each segment was one, the gradients of the last would take its
