@@ -74,8 +74,8 @@ fn wide_blocks() {
     }
 }
 
-/// Long sequences of few heads go in segments, with other kernels beside; the numbers are the same, to the bit. The first two go
-/// in segments beside each other, which the others are too short for or have too many heads.
+/// Long sequences of few heads go in segments, with other kernels beside; the numbers are the same, to the bit. The first two
+/// also go in segments beside each other, which the others are too short for or have too many heads.
 fn segments_are_seamless<R: Oracle>(rule: R)
 where
     Cuda: Kernel<R>,
@@ -83,7 +83,7 @@ where
     for device in with_algorithm(Algorithm::Chunk(64)) {
         let in_turn = device.with_kernels_in_turn().expect("another stream");
         for case in [
-            Case::new(rule, Sizes::new(2, 4200, 1, 64, 64), 107),
+            Case::new(rule, Sizes::new(2, 6200, 1, 64, 64), 107),
             Case::packed(rule, &[4170, 65, 1, 6200], 1, 72, 40, 108),
             Case::new(rule, Sizes::new(2, 4200, 20, 64, 64), 109),
             Case::packed(rule, &[4170, 65, 1], 4, 72, 40, 110),
@@ -164,7 +164,7 @@ fn slowly<R: Oracle>(case: Case<R>) -> Case<R> {
     })
 }
 
-/// Rules that erase go in segments beside each other from 82 chunks on: 94 here, the last of them not whole. Every exact form; then
+/// Rules that erase go in segments beside each other from 80 chunks on: 94 here, the last of them not whole. Every exact form; then
 /// nothing is forgotten, or almost all; keys are all equal, or zero.
 fn states_are_passed<R: Oracle + LinearRule>()
 where
@@ -183,14 +183,34 @@ where
     let alike = |x: Array| Array { values: x.values[..64].repeat(x.values.len() / 64), ..x };
     agree(&case().with(|slot, x| if slot == "k" { alike(x) } else { x }));
     agree(&case().with(|slot, x| if slot == "k" { Array::full(x.shape, 0.0) } else { x }));
-    // Keys as wide as 32-bit kernels take, two heads; and segments that end where their sequences do.
+    // Keys as wide as 32-bit kernels take, two heads; two sequences that are alike; and segments that end where their sequences do.
     passes(&slowly(Case::new(exact[0], Sizes::new(1, 5400, 2, 128, 72), 132)));
+    passes(&slowly(Case::new(exact[0], Sizes::new(2, 5300, 1, 72, 40), 134)));
     passes(&slowly(Case::packed(exact[0], &[1100, 1, 6300, 5300, 70], 1, 80, 40, 133)));
 }
 
 #[test]
 fn states_of_delta_are_passed() {
     states_are_passed::<Delta>();
+}
+
+/// Those of hebbian where its own kernels are not: in 32 bits, or with narrow values.
+#[test]
+fn states_of_hebbian_are_passed() {
+    states_are_passed::<Hebbian>();
+}
+
+/// So long that other kernels go beside a segment's chain too: the same bits as in turn.
+#[test]
+fn long_segments() {
+    for device in with_algorithm(Algorithm::Chunk(64)) {
+        let in_turn = device.with_kernels_in_turn().expect("another stream");
+        let case = slowly(Case::new(Delta::default(), Sizes::new(1, 65_600, 2, 64, 64), 135));
+        let (found, expected) = (case.run(&device, DType::Bf16).unwrap(), case.run(&in_turn, DType::Bf16).unwrap());
+        for ((slot, found), (_, expected)) in found.list().into_iter().zip(expected.list()) {
+            assert_eq!(error(&found.values, &expected.values), 0.0, "{slot}");
+        }
+    }
 }
 
 #[test]

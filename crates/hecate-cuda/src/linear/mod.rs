@@ -35,7 +35,7 @@
 //! head.
 //!
 //! Where sequences are [cut](passing), each segment of a head also has `L` and `P`, `4 K (V + K m) m` bytes, which a backward keeps.
-//! In the forward `v` and `out` once more have `V + K m` columns.
+//! While they are found, `v`, `out` and the states before segments have `V + K m` columns beside the call's own.
 
 pub(crate) mod chunk;
 pub(crate) mod chunk_bf16;
@@ -53,7 +53,7 @@ use hecate_core::{
     Algorithm, DType, Decode, Decoded, Device, Dims, Inputs, InputsOn, Kernel, KernelCall, Outputs, OutputsOn, Result,
     Tensor,
     families::{
-        Linear, LinearInputs, LinearOutputs, LinearRule, constant_log_a,
+        Linear, LinearInputs, LinearOutputs, LinearRule, LinearSpec, constant_log_a,
         look_ahead::{self, LinearSaved},
     },
 };
@@ -121,11 +121,9 @@ impl Cuda {
         };
         // Both ways through the segments start from the same squares.
         let prepared = &mut None;
-        let wide = passing.wide();
-        let (given, ends) = (passing.wide_inputs(self, inputs)?, passing.wide_outputs(self, inputs.v.dtype())?);
-        self.run_chain(form, &Layout::new(self, &wide, layout.spec)?, &given, &ends, false, prepared)?;
-        let ends = ends.state;
-        let state = passing.join(self, [&ends, &ends, &inputs.state, &outputs.state], wide.value, false)?;
+        let ends = self.find_ends(form, &passing, layout.spec, inputs, prepared)?;
+        let columns = passing.wide().value;
+        let state = passing.join(self, [&ends, &ends, &inputs.state, &outputs.state], columns, false)?;
         let given = LinearInputs { state, ..inputs.clone() };
         // The last states are those of segments, and `join` has left those of sequences.
         let made = LinearOutputs { out: outputs.out.clone(), state: passing.room(self, layout.dims.value)? };
@@ -134,7 +132,22 @@ impl Cuda {
         Ok(kept.map(|kept| Saved(kept, Some(SavedPassing { passing, ends }))))
     }
 
-    /// The call in segments beside each other, where they pay. Rules that only add have segments of their own.
+    /// `L` and `P` of every segment. What else the way to them takes is let go of here.
+    fn find_ends(
+        &self,
+        form: Form,
+        passing: &Passing,
+        spec: LinearSpec,
+        inputs: &LinearInputs<Tensor<Self>>,
+        prepared: &mut Option<Tensor<Self>>,
+    ) -> Result<passing::State> {
+        let wide = passing.wide();
+        let (given, ends) = (passing.wide_inputs(self, inputs)?, passing.wide_outputs(self, inputs.v.dtype())?);
+        self.run_chain(form, &Layout::new(self, &wide, spec)?, &given, &ends, false, prepared)?;
+        Ok(ends.state)
+    }
+
+    /// The call in segments beside each other, where they pay. Rules that go by `additive` have segments of their own.
     fn passing(&self, form: Form, layout: &Layout<'_>) -> Result<Option<Passing>> {
         let (dims, spec) = (layout.dims, layout.spec);
         let blocks = |dims: &Dims| match form {

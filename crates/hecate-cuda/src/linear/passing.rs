@@ -4,15 +4,16 @@
 //! multiprocessors idle. But whatever a segment writes and erases, it takes the memory `x` it begins with to `P x + L`. So
 //! segments go beside each other twice:
 //!
-//! 1. All from an empty memory, which gives `L [K,V]`, and in further columns from a unit one, which gives `P [K,K]`. With
-//!    momentum `x` is `M` above `S`, and `P [2K,2K]`.
+//! 1. All but a sequence's first from an empty memory, which gives `L [K,V]`, and in further columns from a unit one, which gives
+//!    `P [K,K]`. With momentum `x` is `M` above `S`, and `P [2K,2K]`.
 //! 2. `x' = P x + L` from segment to segment, in 32 bits: what each begins with (`passing.cu`).
 //! 3. All from there, for outputs and what a backward keeps.
 //!
 //! Back, `L` are gradients of what segments begin with, where nothing reaches them from later ones. `dx = Pᵀ dx' + L` goes from
 //! the last to the first, with the forward's `P`.
 //!
-//! Chunks are the same as in one chain. It is for exact rules in chunks, and where it saves a quarter of a chain's steps.
+//! Chunks are the same as in one chain. It is for exact rules in chunks, and where it saves a quarter of a chain's steps. Where
+//! erasing makes a unit memory grow out of 32 bits, an empty one is NaN after it.
 
 use crate::{
     Cuda,
@@ -37,6 +38,8 @@ const STAGES: usize = 4;
 const SHORTEST: usize = 16;
 /// Segments of a sequence at most.
 const MOST: usize = 16;
+/// Columns of `P` for each of the values at most: as many rows of these are made as there are tokens.
+const WIDEST: usize = 3;
 /// Steps of a chain that take as long as going from one segment to the next, and as starting all kernels.
 const STEPS_OF_SEGMENT: usize = 3;
 const STEPS_OF_START: usize = 8;
@@ -132,13 +135,16 @@ pub(super) struct Passing {
 }
 
 impl Passing {
-    /// None where one chain a sequence takes no longer. `blocks` are those of the chain of a call of these sizes.
+    /// None unless it saves a quarter of the steps, and where keys are so wide that columns for `P` would take much room. `blocks` are those of the chain of a call of these sizes.
     pub(super) fn new(
         device: &Cuda,
         dims: &Dims,
         spec: LinearSpec,
         blocks: impl Fn(&Dims) -> usize,
     ) -> Result<Option<Self>> {
+        if spec.matrices() * dims.key > WIDEST * dims.value {
+            return Ok(None);
+        }
         let multiprocessors = device.properties().multiprocessors as usize;
         // Blocks of the first way and of the last.
         let of = |each: usize| {

@@ -247,8 +247,11 @@ impl<'a> Chunks<'a> {
             true => Some((self.state_buffer()?, self.device.empty(self.layout.dims.values(), DType::Bf16)?)),
             false => None,
         };
-        let streams = self.streams();
-        for &of in &self.segments {
+        // With all of it there, nothing goes beside the chain.
+        let whole = [Segment { first: 0, chunks: self.layout.intervals() as u32 }];
+        let segments = if prepares { self.segments.as_slice() } else { &whole };
+        let streams = Streams::new(self.device, segments.len() > 1);
+        for &of in segments {
             if prepares {
                 self.prepare(&ready, of)?;
             }
