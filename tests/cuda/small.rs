@@ -71,6 +71,9 @@ small! {
     matrix_moneta: F32 [3, 12], <MonetaMatrix>::default();
     matrix_memora: F32 [3, 12], <MemoraMatrix>::default();
     matrix_yaad: F32 [3, 12], <YaadMatrix>::default();
+    // Segments beside each other, and the states that they pass on.
+    passed_states: F32 [5184, 32], Delta::default();
+    passed_states_momentum: F32 [5184, 32], Titans::default();
     // Frozen groups by clusters of blocks, with factors of 32 bits.
     groups_titans_mlp: F32 [5, 16], TitansMlp { frozen: Some(4), ..TitansMlp::default() };
     groups_yaad: F32 [5, 16], Yaad { frozen: Some(4), ..<Yaad>::default() };
