@@ -59,6 +59,9 @@ mod gpu;
 #[path = "wgpu/cooperative.rs"]
 mod cooperative;
 
+#[path = "wgpu/cooperative_groups.rs"]
+mod cooperative_groups;
+
 #[path = "wgpu/frozen.rs"]
 mod frozen;
 

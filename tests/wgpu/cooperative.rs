@@ -9,7 +9,7 @@ use hecate_core::{
 use hecate_wgpu::{CooperativeMatrices, Selection};
 
 /// A device that uses them, where the adapter under test has some.
-fn opened() -> Option<(Gpu, CooperativeMatrices)> {
+pub(super) fn opened() -> Option<(Gpu, CooperativeMatrices)> {
     match Gpu::cooperative(&Selection::Default) {
         Ok(gpu) => {
             let matrices = gpu.adapter().cooperative_matrices.expect("it was opened with them");

@@ -6,6 +6,7 @@ use crate::{deep, launch::Kernel, linear, memory, packing, primitives, rules};
 /// Files that no kernel here is made of fail a test.
 #[allow(dead_code)]
 pub(crate) const ALL: &[&[Kernel<'static>]] = &[
+    deep::groups::cooperative::KERNELS,
     deep::groups::HUBER,
     deep::groups::L2,
     deep::groups::LP,

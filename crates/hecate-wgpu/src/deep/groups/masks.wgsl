@@ -25,7 +25,7 @@ fn begin_token(t: u32) {
         delta = gate(2u + later, t);
     }
     put(DELTA, t, delta);
-    put(A, t, a);
+    put(GATE_A, t, a);
     put(ETA, t, eta);
     // Heavy ball: P = η S + Z is added to X and is S. Looking ahead: P = a S + Z, of which S keeps η, X gets 1 - η.
     let ahead = looks_ahead();
@@ -95,7 +95,7 @@ fn masks(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     if (me < plan.call.frozen) {
         begin_token(me);
         // Everybody needs all of these, token after token.
-        partial[me] = vec4(number(A, me), number(M, me), number(S, me), 0.0);
+        partial[me] = vec4(number(GATE_A, me), number(M, me), number(S, me), 0.0);
     }
     workgroupBarrier();
     of_writes();
@@ -132,7 +132,7 @@ var<workgroup> before: array<vec4<f32>, THREADS>;
 fn tell_token(reader: u32) {
     let t = me;
     if (t < plan.call.frozen) {
-        partial[t] = vec4(number(A, t), number(M, t), number(S, t), number(X, t));
+        partial[t] = vec4(number(GATE_A, t), number(M, t), number(S, t), number(X, t));
         var reads = vec2(0.0);
         if (t + reader < tokens) {
             reads = vec2(number(D_READ_A, t + reader), number(D_READ_B, t + reader));
@@ -253,7 +253,7 @@ fn gates_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
         return;
     }
     let later = select(0u, 1u, has_momentum());
-    results[plan.call.dgates[0] + row_of(t)] = number(A, t) * (sum.x + number(D_A, t));
+    results[plan.call.dgates[0] + row_of(t)] = number(GATE_A, t) * (sum.x + number(D_A, t));
     if (has_momentum()) {
         results[plan.call.dgates[1] + row_of(t)] = number(ETA, t) * (sum.y + number(D_ETA, t));
     }

@@ -19,6 +19,7 @@
 //! in turns.
 
 mod backward;
+pub(crate) mod cooperative;
 pub(crate) mod mapped;
 mod pass;
 mod places;
@@ -37,6 +38,7 @@ use hecate_core::{
 use mapped::Sweeps;
 use pass::Pass;
 use places::{Has, Places, Plan};
+use product::{FINISH, PRODUCT_ARGS};
 
 /// Products.
 static PRODUCT: WgslSource = WgslSource {
@@ -47,6 +49,8 @@ static PRODUCT: WgslSource = WgslSource {
         include_str!("../activation.wgsl"),
         include_str!("../cell.wgsl"),
         include_str!("numbers.wgsl"),
+        PRODUCT_ARGS,
+        FINISH,
         include_str!("product.wgsl"),
     ],
 };

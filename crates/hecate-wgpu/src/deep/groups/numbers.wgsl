@@ -4,7 +4,8 @@
 // (X; S) becomes (a X + m S; s S), and of a write Z it takes (x Z; y Z).
 const THETA: u32 = 0u;
 const DELTA: u32 = 1u;
-const A: u32 = 2u;
+// `A` alone is what a left factor is called among cooperative matrices.
+const GATE_A: u32 = 2u;
 const ETA: u32 = 3u;
 const M: u32 = 4u;
 const S: u32 = 5u;

@@ -2,6 +2,7 @@
 
 use super::{
     GROUPS, Groups, PRODUCTS,
+    cooperative::Cooperative,
     mapped::Leaves,
     places::{Has, Matrices, Number, Panel, Places},
     product::{Kind, Product, Share, Term},
@@ -159,6 +160,9 @@ impl Pass<'_> {
     pub(super) fn multiply(&self, product: &Product) -> Result<()> {
         let read_after = self.groups.spec.read == Read::After;
         let args = product.args(&self.places, cell(self.groups.options), read_after);
+        if let Some(way) = Cooperative::new(self.device, product, &self.places) {
+            return self.multiply_cooperative(way, product, &args);
+        }
         let workgroups = (product.tiles(), self.memories, 1);
         // SAFETY: the kernel reads and writes elements of panels alone, which `Places` cut from the workspace, and reads a memory's
         // first element where it is outside of a matrix. `Product` has

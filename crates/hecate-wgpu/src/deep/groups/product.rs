@@ -3,7 +3,11 @@
 use super::places::{Number, Panel, Places};
 use crate::recurrent::Cell;
 
-/// Twin of `product.wgsl`'s structure of this name.
+/// What products are told, and what becomes of their sums.
+pub(super) const PRODUCT_ARGS: &str = include_str!("product_args.wgsl");
+pub(super) const FINISH: &str = include_str!("finish.wgsl");
+
+/// Twin of `product_args.wgsl`'s structure of this name.
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 struct Factors {
@@ -25,7 +29,7 @@ struct Factors {
     b_column: u32,
 }
 
-/// Twin of `product.wgsl`'s structure of this name.
+/// Twin of `product_args.wgsl`'s structure of this name.
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
 pub(super) struct ProductArgs {
@@ -59,14 +63,17 @@ pub(super) struct ProductArgs {
     also: u32,
     /// Whether tokens read after their own write.
     read_after: u32,
-    unused: [u32; 2],
+    /// Terms that there are.
+    count: u32,
+    /// Halves of a memory's packed factors.
+    halves: u32,
 }
 
 /// by ∘ (a b).
 #[derive(Clone, Copy)]
 pub(super) struct Term {
-    a: Panel,
-    b: Panel,
+    pub(super) a: Panel,
+    pub(super) b: Panel,
     by: Option<Number>,
     by_depth: bool,
 }
@@ -88,7 +95,7 @@ impl Term {
     }
 }
 
-/// How much of a panel joins: `product.wgsl`'s constants, or a number by row.
+/// How much of a panel joins: `finish.wgsl`'s constants, or a number by row.
 #[derive(Clone, Copy)]
 pub(super) enum Share {
     /// All of it.
@@ -117,7 +124,7 @@ impl Share {
     }
 }
 
-/// What becomes of the sums, in the order of `product.wgsl`'s kinds.
+/// What becomes of the sums, in the order of `finish.wgsl`'s kinds.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     /// Sums with what joins them.
@@ -135,15 +142,15 @@ pub(super) enum Kind {
 /// A product of up to four terms.
 pub(super) struct Product {
     /// Where the result goes; its sizes are those of the product.
-    out: Panel,
-    terms: Vec<Term>,
-    kind: Kind,
+    pub(super) out: Panel,
+    pub(super) terms: Vec<Term>,
+    pub(super) kind: Kind,
     /// How much of what was there stays.
-    own: Option<Share>,
+    pub(super) own: Option<Share>,
     /// At most three.
-    joins: Vec<(Panel, Share)>,
+    pub(super) joins: Vec<(Panel, Share)>,
     /// Pre-activations with whose slopes the sum is multiplied.
-    slope: Option<Panel>,
+    pub(super) slope: Option<Panel>,
 }
 
 impl Product {
@@ -172,6 +179,12 @@ impl Product {
     /// Times slopes at these pre-activations, before what stays joins.
     pub(super) fn slope(self, panel: Panel) -> Self {
         Self { slope: Some(panel), ..self }
+    }
+
+    /// Halves of a memory's factors, each of them in two parts.
+    pub(super) fn halves(&self) -> u32 {
+        let sides = self.out.rows + self.out.columns;
+        self.terms.iter().map(|term| 2 * term.a.columns * sides).sum()
     }
 
     /// Tiles of the result.
@@ -229,7 +242,8 @@ impl Product {
             slope,
             also,
             read_after: read_after.into(),
-            unused: [0; 2],
+            count: self.terms.len() as u32,
+            halves: self.halves(),
         }
     }
 }

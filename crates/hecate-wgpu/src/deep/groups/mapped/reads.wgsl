@@ -16,7 +16,7 @@ fn gates(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
             a = exponential(bitcast<f32>(given[plan.call.gates.x + row_of(t)]));
             theta = bitcast<f32>(given[plan.call.gates.y + row_of(t)]);
         }
-        put(A, t, a);
+        put(GATE_A, t, a);
         put(THETA, t, theta);
         put(D_A, t, 0.0);
         put(D_THETA, t, 0.0);
@@ -145,7 +145,7 @@ fn gates_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     begin(group, index);
     for (var t = me; t < tokens; t += THREADS) {
         // Gates crossed as logarithms: a is its own derivative.
-        results[plan.call.dgates.x + row_of(t)] = number(A, t) * number(D_A, t);
+        results[plan.call.dgates.x + row_of(t)] = number(GATE_A, t) * number(D_A, t);
         results[plan.call.dgates.y + row_of(t)] = number(D_THETA, t);
     }
 }

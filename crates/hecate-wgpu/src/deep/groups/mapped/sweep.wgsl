@@ -121,7 +121,7 @@ fn fetch(t: u32) {
         next_keys[n] = of_row(layer.key, own, n);
         next_queries[n] = of_row(layer.query, own, n);
     }
-    next_a = number(A, own);
+    next_a = number(GATE_A, own);
     next_z = four(layer.value, own);
 }
 fn take() {

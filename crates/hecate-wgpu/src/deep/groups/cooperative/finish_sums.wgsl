@@ -1,0 +1,14 @@
+// What becomes of sums that cooperative matrices made: an invocation an element.
+
+// [memories, rows, columns]
+@group(0) @binding(2) var<storage, read> sums: array<f32>;
+
+@compute @workgroup_size(64)
+fn finish_sums(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) me: u32) {
+    base = group.y * args.each;
+    let at = 64u * group.x + me;
+    let count = args.rows * args.columns;
+    if (at < count) {
+        finish(sums[group.y * count + at], at / args.columns, at % args.columns);
+    }
+}

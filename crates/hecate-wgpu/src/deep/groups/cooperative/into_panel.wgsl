@@ -1,0 +1,22 @@
+// A matrix of sums into the result at once, where nothing but panels joins them, each by one number.
+
+// The sums and so much of what a panel has there.
+fn with_panel(sums: Sums, panel: u32, by: u32, at: u32) -> Sums {
+    let place = base + panel + at;
+    let stride = args.columns;
+    return sums + share(by, 0u) * coopLoadT<Sums>(&workspace[place], stride);
+}
+
+fn put(own: Sums, memory: u32, row: u32, column: u32) {
+    let at = row * args.columns + column;
+    // In the order of `finish`.
+    var sums = own;
+    if args.first_by != NOTHING { sums = with_panel(sums, args.first, args.first_by, at); }
+    if args.second_by != NOTHING { sums = with_panel(sums, args.second, args.second_by, at); }
+    if args.third_by != NOTHING { sums = with_panel(sums, args.third, args.third_by, at); }
+    if args.own_by != NOTHING { sums = with_panel(sums, args.out, args.own_by, at); }
+    // Before the store, which naga 30 would write in front of what its arguments are made of.
+    let to = base + args.out + at;
+    let stride = args.columns;
+    coopStoreT(sums, &workspace[to], stride);
+}
