@@ -76,7 +76,11 @@ fn images() {
     let moneta: Moneta = Moneta { frozen: Some(16), ..Moneta::default() };
     agree(&Case::new(memora, SIZES, 441));
     agree(&Case::new(moneta, SIZES, 442));
-    agree(&Case::new(Memora { memory: MlpMemory { norm: false, ..WIDE }, ..memora }, Sizes::new(1, 20, 1, 32, 16), 443));
+    agree(&Case::new(
+        Memora { memory: MlpMemory { norm: false, ..WIDE }, ..memora },
+        Sizes::new(1, 20, 1, 32, 16),
+        443,
+    ));
     agree(&Case::new(Moneta { memory: WIDE, ..moneta }, Sizes::new(1, 20, 1, 32, 16), 445));
     agree(&Case::new(MonetaMatrix { frozen: Some(16), ..MonetaMatrix::default() }, SIZES, 444));
 }

@@ -87,7 +87,7 @@ impl Wgpu {
     }
 
     /// As [`Wgpu::new`], and products of f16 go by [matrices](Adapter::cooperative_matrices) that subgroups multiply, where
-    /// they cover the product without a rest.
+    /// they cover the product without a rest. So do those of frozen groups of deep memories, in two halves a number.
     ///
     /// wgpu calls them experimental, and so are they here: drivers were seen that report them and fail or crash.
     ///
@@ -110,8 +110,8 @@ impl Wgpu {
         let opening = || format!("opening {what}");
         // What the adapter can, not what WebGPU promises everywhere: large arrays need it.
         let limits = adapter.limits();
-        // SAFETY: one kernel alone uses what is experimental. It stays inside its arrays (`CooperativeProduct::fitting`), and
-        // its invocations share no memory, whose accesses wgpu would not mark.
+        // SAFETY: two kernels alone use what is experimental. They stay inside their arrays (`CooperativeProduct::fitting`,
+        // `Cooperative::fitting`), and their invocations share no memory, whose accesses wgpu would not mark.
         let token = || unsafe { wgpu::ExperimentalFeatures::enabled() };
         let (experimental_features, experimental) =
             if cooperative { (token(), adapter::COOPERATIVE) } else { Default::default() };

@@ -7,6 +7,9 @@
 //!
 //! Where weights are an image of the state, tokens go one after another for what they read, column by column (`mapped.rs`).
 //!
+//! On a device that was opened with cooperative matrices, products whose sizes are multiples of these go by them, in two halves a
+//! number (`cooperative/mod.rs`). Others go as ever, in the same group.
+//!
 //! # What goes token by token
 //!
 //! Groups of less than 8 tokens or more than 64, and sequences shorter than that. Columns set back to their lengths, images of more
@@ -16,7 +19,7 @@
 //! # Memory
 //!
 //! Beside arguments, results and kept states a memory has the panels that [`Places`] counts. Where not all memories fit, they go
-//! in turns.
+//! in turns. A product by cooperative matrices has halves and sums beside them while it runs, neither longer than the panels.
 
 mod backward;
 pub(crate) mod cooperative;

@@ -36,7 +36,16 @@ macro_rules! multiply {
         WgslSource {
             name: $name,
             parts: &[
-                ROLES[$side], PRELUDE, SILU, ACTIVATION, CELL, NUMBERS, PRODUCT_ARGS, FINISH, INTO[$into], MULTIPLY,
+                ROLES[$side],
+                PRELUDE,
+                SILU,
+                ACTIVATION,
+                CELL,
+                NUMBERS,
+                PRODUCT_ARGS,
+                FINISH,
+                INTO[$into],
+                MULTIPLY,
             ],
         }
     };
@@ -65,15 +74,16 @@ pub(super) struct Cooperative {
 impl Cooperative {
     /// None where the device does not do so, or where a matrix would be cut at an edge.
     pub(super) fn new(device: &Wgpu, product: &Product, places: &Places) -> Option<Self> {
-        device.cooperative_matrices().and_then(|matrices| Self::fitting(matrices, product, places))
+        device.cooperative_matrices().and_then(|matrices| Self::fitting(matrices, product, places.each))
     }
 
-    fn fitting(matrices: CooperativeMatrices, product: &Product, places: &Places) -> Option<Self> {
+    /// With squares of two matrices along a side where that leaves no rest; `each` elements of the workspace are a memory's.
+    fn fitting(matrices: CooperativeMatrices, product: &Product, each: usize) -> Option<Self> {
         let whole = |size: u32| size.is_multiple_of(matrices.side);
         let Panel { rows, columns, .. } = product.out;
         let last = product.terms.last()?;
         // Each buffer has a memory's part that is no longer than that of the workspace, so that as many memories fit.
-        let room = product.halves().div_ceil(2).max(rows * columns) as usize <= places.each;
+        let room = product.halves().div_ceil(2).max(rows * columns) as usize <= each;
         let fits = whole(rows) && whole(columns) && product.terms.iter().all(|term| whole(term.a.columns)) && room;
         let reach = |size: u32| if size.is_multiple_of(2 * matrices.side) { 2 } else { 1 };
         fits.then(|| Self {
@@ -81,7 +91,7 @@ impl Cooperative {
             square: [reach(rows), reach(columns)],
             // Most products have factors that all lie alike. Others are turned on the way.
             deep: [last.a.column == 1, last.b.row == 1],
-            direct: direct(product, places),
+            direct: direct(product, each),
         })
     }
 
@@ -100,13 +110,13 @@ impl Cooperative {
 }
 
 /// Whether sums go into the result at once: panels join by one number alone, and lie where matrices can be loaded from.
-fn direct(product: &Product, places: &Places) -> bool {
+fn direct(product: &Product, each: usize) -> bool {
     let aligned = |at: u32| at.is_multiple_of(4);
     let plain = matches!(product.kind, Kind::Plain) && product.slope.is_none();
     let by_rows = |share: &Share| matches!(share, Share::Rows(_));
     let shares = product.joins.iter().map(|(_, share)| share).chain(&product.own);
     let panels = product.joins.iter().map(|(panel, _)| panel).chain([&product.out]);
-    plain && !shares.into_iter().any(by_rows) && aligned(places.each as u32) && panels.into_iter().all(|x| aligned(x.at))
+    plain && !shares.into_iter().any(by_rows) && aligned(each as u32) && panels.into_iter().all(|x| aligned(x.at))
 }
 
 type MultiplyConstants = [(&'static str, u32); 6];
@@ -159,7 +169,13 @@ impl Pass<'_> {
 
     /// Products of them, into the result or to sums.
     #[expect(unsafe_code, reason = "checks would branch around matrices")]
-    fn multiply_packed(&self, way: Cooperative, product: &Product, args: &ProductArgs, packed: &[Binding<'_>]) -> Result<()> {
+    fn multiply_packed(
+        &self,
+        way: Cooperative,
+        product: &Product,
+        args: &ProductArgs,
+        packed: &[Binding<'_>],
+    ) -> Result<()> {
         let side = usize::from(way.matrices.side != SIDES[0]);
         let (constants, workgroups) = way.shape(product.out.sizes());
         let source = &MULTIPLIES[side][usize::from(way.direct)];
@@ -191,4 +207,54 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
 
 const fn multiply(side: usize, into: usize, constants: &'static MultiplyConstants) -> Kernel<'static> {
     Kernel { source: &MULTIPLIES[side][into], entry: "multiply", constants }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deep::groups::{places::Number, product::Term};
+
+    /// Elements of a memory.
+    const EACH: usize = 1 << 16;
+
+    fn panel(at: u32, rows: u32, columns: u32) -> Panel {
+        Panel { at, rows, columns, row: columns, column: 1 }
+    }
+
+    fn product([rows, depth, columns]: [u32; 3]) -> Product {
+        Product::new(panel(0, rows, columns), [Term::new(panel(0, rows, depth), panel(0, depth, columns))])
+    }
+
+    fn way(side: u32, product: &Product) -> Option<Cooperative> {
+        Cooperative::fitting(CooperativeMatrices { side, lanes: 32 }, product, EACH)
+    }
+
+    /// Whatever is not covered goes another way.
+    #[test]
+    fn squares_leave_no_rest() {
+        let shape = |side, sizes: [u32; 3]| {
+            let way = way(side, &product(sizes))?;
+            Some((way.square, way.squares([sizes[0], sizes[2]]), way.shape([sizes[0], sizes[2]]).1))
+        };
+        assert_eq!(shape(16, [64, 16, 256]), Some(([2, 2], 16, 4)));
+        assert_eq!(shape(16, [16, 48, 96]), Some(([1, 2], 3, 3)));
+        assert_eq!(shape(8, [16, 8, 24]), Some(([2, 1], 3, 3)));
+        for sizes in [[9, 16, 16], [16, 9, 16], [16, 16, 9], [16, 24, 16]] {
+            assert_eq!(shape(16, sizes), None, "{sizes:?}");
+        }
+        assert_eq!(shape(16, [256, 256, 256]), None, "halves are longer than a memory's part");
+        assert_eq!(way(16, &Product::new(panel(0, 16, 16), [])), None, "nothing to multiply");
+    }
+
+    /// Sums go into the result where whole panels join, each by one number, at places that matrices are loaded from.
+    #[test]
+    fn some_results_need_no_finish() {
+        let (own, sizes) = (panel(64, 16, 32), [16, 16, 32]);
+        let direct = |product: Product| way(16, &product).map(|way| way.direct);
+        assert_eq!(direct(product(sizes).own(Share::Kept).join(true, own, Share::Rest)), Some(true));
+        assert_eq!(direct(product(sizes).join(true, own, Share::Rows(Number::ReadA))), Some(false));
+        assert_eq!(direct(product(sizes).join(true, panel(63, 16, 32), Share::Whole)), Some(false));
+        assert_eq!(direct(product(sizes).slope(own)), Some(false));
+        assert_eq!(direct(product(sizes).kind(Kind::Mask)), Some(false));
+    }
 }

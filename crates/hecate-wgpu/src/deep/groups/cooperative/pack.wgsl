@@ -19,38 +19,51 @@ var<workgroup> largest: atomic<u32>;
 const TOP: i32 = 14;
 const INFINITE: u32 = 0x7f800000u;
 
-// One side's rows or columns, and how they lie.
-struct Block {
+// Invocations that share a row or column.
+const ALONG: u32 = 256u / SIDE;
+
+// What an invocation reads: one row of a left factor, or one column of a right one, every ALONG terms.
+struct Line {
+    // Its element of no term, and how far the next one's is.
     origin: u32,
-    by_side: u32,
     by_term: u32,
-    depth: u32,
-    // First row or column.
+    side: u32,
     first: u32,
-    // NOTHING, or numbers of sides or of terms.
+    depth: u32,
+    // Its number, or NOTHING; how far the next term's is.
     by: u32,
-    by_depth: bool,
+    by_next: u32,
 }
 
-// Row or column of element n in the order of memory, and its term.
-fn place(block: Block, n: u32) -> vec2<u32> {
-    let lies = block.by_term == 1u;
-    let inside = select(vec2(n % SIDE, n / SIDE), vec2(n / block.depth, n % block.depth), lies);
-    return vec2(block.first + inside.x, inside.y);
+// Of a factor from `origin` on, whose rows or columns begin at `first`.
+fn line(origin: u32, first: u32, by_side: u32, by_term: u32, depth: u32, me: u32) -> Line {
+    // Neighbouring invocations read neighbouring elements, whichever way a matrix lies.
+    let lies = by_term == 1u;
+    let side = first + select(me % SIDE, me / ALONG, lies);
+    return Line(origin + side * by_side, by_term, side, select(me / SIDE, me % ALONG, lies), depth, NOTHING, 0u);
 }
 
-// The element there, times its number.
-fn element(block: Block, at: vec2<u32>) -> f32 {
-    let x = workspace[block.origin + at.x * block.by_side + at.y * block.by_term];
-    if (block.by == NOTHING) {
+// The element of a term, times its number.
+fn element(own: Line, term: u32) -> f32 {
+    let x = workspace[own.origin + term * own.by_term];
+    if (own.by == NOTHING) {
         return x;
     }
-    return x * workspace[block.by + select(at.x, at.y, block.by_depth)];
+    return x * workspace[own.by + term * own.by_next];
 }
 
 // The power of two that brings a number with these bits to 2^TOP; both it and its inverse are normal numbers.
 fn exponent(bits: u32) -> i32 {
     return clamp(TOP + 127 - i32(bits >> 23u), -113, 126);
+}
+
+// Where the high halves of a factor of term n begin.
+fn part(memory: u32, n: u32, right: bool) -> u32 {
+    var at = memory * args.halves;
+    for (var i = 0u; i < n; i++) {
+        at += 2u * args.terms[i].depth * (args.rows + args.columns);
+    }
+    return at + select(0u, 2u * args.rows * args.terms[n].depth, right);
 }
 
 @compute @workgroup_size(256)
@@ -59,48 +72,44 @@ fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let lefts = args.rows / SIDE;
     let blocks = lefts + args.columns / SIDE;
     let n = group.x / blocks;
-    let number = group.x % blocks;
+    let block = group.x % blocks;
     let term = args.terms[n];
-    let right = number >= lefts;
-    var block = Block(base + term.a, term.a_row, term.a_column, term.depth, number * SIDE, NOTHING, false);
+    let right = block >= lefts;
+    var own = line(base + term.a, block * SIDE, term.a_row, term.a_column, term.depth, me);
     if (right) {
-        block = Block(base + term.b, term.b_column, term.b_row, term.depth, (number - lefts) * SIDE, NOTHING, false);
+        own = line(base + term.b, (block - lefts) * SIDE, term.b_column, term.b_row, term.depth, me);
     } else if (term.by != NOTHING) {
-        block.by = base + term.by;
-        block.by_depth = (args.by_depth >> n & 1u) != 0u;
+        let by_depth = (args.by_depth >> n & 1u) != 0u;
+        own.by = base + term.by + select(own.side, 0u, by_depth);
+        own.by_next = select(0u, 1u, by_depth);
     }
     if (me == 0u) {
         atomicStore(&largest, 0u);
     }
     workgroupBarrier();
-    let count = SIDE * term.depth;
-    var own = 0u;
-    for (var i = me; i < count; i += 256u) {
-        own = max(own, bitcast<u32>(element(block, place(block, i))) & 0x7fffffffu);
+    var most = 0u;
+    for (var t = own.first; t < own.depth; t += ALONG) {
+        most = max(most, bitcast<u32>(element(own, t)) & 0x7fffffffu);
     }
-    atomicMax(&largest, own);
+    atomicMax(&largest, most);
     workgroupBarrier();
 
     let bits = atomicLoad(&largest);
+    let lost = bits >= INFINITE;
     let power = exponent(bits);
     if (me == 0u) {
-        scales[(group.y * args.count + n) * blocks + number] = select(power_of_two(-power), not_a_number(), bits >= INFINITE);
+        scales[(group.y * args.count + n) * blocks + block] = select(power_of_two(-power), not_a_number(), lost);
     }
-    let scale = select(power_of_two(power), 0.0, bits >= INFINITE);
+    let scale = power_of_two(power);
     let sides = select(args.rows, args.columns, right);
-    var to = group.y * args.halves;
-    for (var i = 0u; i < n; i++) {
-        to += 2u * args.terms[i].depth * (args.rows + args.columns);
-    }
-    to += select(0u, 2u * args.rows * term.depth, right);
     let deep = select(A_DEEP, B_DEEP, right) == 1u;
-    for (var i = me; i < count; i += 256u) {
-        let at = place(block, i);
-        let x = select(scale * element(block, at), 0.0, bits >= INFINITE);
+    let to = part(group.y, n, right) + own.side * select(1u, own.depth, deep);
+    let to_next = select(sides, 1u, deep);
+    for (var t = own.first; t < own.depth; t += ALONG) {
+        let x = select(scale * element(own, t), 0.0, lost);
         // A half's digits by the bits: compilers take a number that became a half and back for the number itself.
         let high = bitcast<f32>(bitcast<u32>(x) & 0xffffe000u);
-        let own = to + select(at.y * sides + at.x, at.x * term.depth + at.y, deep);
-        halves[own] = f16(high);
-        halves[own + sides * term.depth] = f16(x - high);
+        halves[to + t * to_next] = f16(high);
+        halves[to + t * to_next + sides * own.depth] = f16(x - high);
     }
 }
