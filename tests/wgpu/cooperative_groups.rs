@@ -41,6 +41,14 @@ fn widths_that_fit() {
     agree(&Case::packed(titans(16), &[40, 1, 64, 17], 2, 16, 32, 404));
 }
 
+/// Hidden layers of 256, whose sums several subgroups have a part of each.
+#[test]
+fn sums_in_parts() {
+    let memory = MlpMemory { norm: false, ..WIDE };
+    agree(&Case::new(TitansMlp { memory, ..titans(16) }, Sizes::new(1, 20, 1, 64, 64), 405));
+    agree(&Case::new(Yaad { memory, ..yaad(16) }, Sizes::new(1, 20, 1, 64, 32), 406));
+}
+
 /// Products that have an edge go another way, beside others that have none; of 24 columns squares of 8 have none.
 #[test]
 fn widths_that_do_not() {

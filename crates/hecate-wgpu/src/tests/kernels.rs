@@ -1,7 +1,7 @@
 //! Every kernel, as naga sees it: no adapter is needed.
 
 use crate::{
-    deep::groups::cooperative::HALVES,
+    deep::groups::cooperative::PACK_TEXT,
     launch::Kernel,
     launch::WORKGROUP,
     linear::scan::COLUMN_SUM,
@@ -21,7 +21,7 @@ fn optional(kernel: &Kernel<'_>) -> Capabilities {
         |part, capabilities| if kernel.source.parts.contains(&part) { capabilities } else { Capabilities::empty() };
     let matrices = Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX | Capabilities::SUBGROUP;
     of(F16, Capabilities::SHADER_FLOAT16)
-        | of(HALVES, Capabilities::SHADER_FLOAT16)
+        | of(PACK_TEXT, Capabilities::SUBGROUP | Capabilities::SHADER_FLOAT16_IN_FLOAT32)
         | of(ROLES[0], matrices)
         | of(ROLES[1], matrices)
         | of(WORKGROUP[1], Capabilities::SUBGROUP)

@@ -7,8 +7,8 @@
 //!
 //! Where weights are an image of the state, tokens go one after another for what they read, column by column (`mapped.rs`).
 //!
-//! On a device that was opened with cooperative matrices, products whose sizes are multiples of these go by them, in two halves a
-//! number (`cooperative/mod.rs`). Others go as ever, in the same group.
+//! On a device that was opened with cooperative matrices, large products whose sizes are multiples of these go by them, in two
+//! halves a number (`cooperative/mod.rs`). Others go as ever, in the same group.
 //!
 //! # What goes token by token
 //!
@@ -19,7 +19,7 @@
 //! # Memory
 //!
 //! Beside arguments, results and kept states a memory has the panels that [`Places`] counts. Where not all memories fit, they go
-//! in turns. A product by cooperative matrices has halves and sums beside them while it runs, neither longer than the panels.
+//! in turns. Products by cooperative matrices have halves and sums beside them, neither longer than the panels.
 
 mod backward;
 pub(crate) mod cooperative;
@@ -42,6 +42,7 @@ use mapped::Sweeps;
 use pass::Pass;
 use places::{Has, Places, Plan};
 use product::{FINISH, PRODUCT_ARGS};
+use std::cell::OnceCell;
 
 /// Products.
 static PRODUCT: WgslSource = WgslSource {
@@ -179,7 +180,21 @@ impl Groups {
             let memories = turn.min(memories - first);
             let workspace = device.empty([memories, places.each], DType::F32)?;
             let (places, plan, first) = (places.clone(), plan.clone(), first as u32);
-            Ok(Pass { groups: self, device, places, has, call, arrays, plan, workspace, first, memories, start: 0 })
+            let packs = OnceCell::new();
+            Ok(Pass {
+                groups: self,
+                device,
+                places,
+                has,
+                call,
+                arrays,
+                plan,
+                workspace,
+                packs,
+                first,
+                memories,
+                start: 0,
+            })
         }))
     }
 }

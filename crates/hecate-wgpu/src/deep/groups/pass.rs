@@ -2,10 +2,10 @@
 
 use super::{
     GROUPS, Groups, PRODUCTS,
-    cooperative::Cooperative,
+    cooperative::{Cooperative, Packs},
     mapped::Leaves,
     places::{Has, Matrices, Number, Panel, Places},
-    product::{Kind, Product, Share, Term},
+    product::{Kind, Product, ProductArgs, Share, Term},
 };
 use crate::{
     Wgpu,
@@ -14,6 +14,7 @@ use crate::{
     recurrent::{Arrays, Cell, RecurrentCall},
 };
 use hecate_core::{Read, Result, Tensor};
+use std::cell::OnceCell;
 
 /// Invocations of a workgroup between products.
 pub(super) const THREADS: usize = 64;
@@ -76,6 +77,8 @@ pub(super) struct Pass<'a> {
     /// `groups.wgsl`'s `Plan`.
     pub(super) plan: Tensor<Wgpu>,
     pub(super) workspace: Tensor<Wgpu>,
+    /// Packed factors of cooperative products.
+    pub(super) packs: OnceCell<Packs>,
     /// First sequence and head, and how many.
     pub(super) first: u32,
     pub(super) memories: usize,
@@ -156,19 +159,22 @@ impl Pass<'_> {
     }
 
     /// A product.
-    #[expect(unsafe_code, reason = "a product is what most time goes to")]
     pub(super) fn multiply(&self, product: &Product) -> Result<()> {
         let read_after = self.groups.spec.read == Read::After;
         let args = product.args(&self.places, cell(self.groups.options), read_after);
-        if let Some(way) = Cooperative::new(self.device, product, &self.places) {
-            return self.multiply_cooperative(way, product, &args);
-        }
+        let way = Cooperative::new(self.device, product, &self.places, self.memories);
+        way.map_or_else(|| self.multiply_plain(product, &args), |way| self.multiply_cooperative(way, product, &args))
+    }
+
+    /// One that goes by no matrices of the device.
+    #[expect(unsafe_code, reason = "a product is what most time goes to")]
+    fn multiply_plain(&self, product: &Product, args: &ProductArgs) -> Result<()> {
         let workgroups = (product.tiles(), self.memories, 1);
         // SAFETY: the kernel reads and writes elements of panels alone, which `Places` cut from the workspace, and reads a memory's
         // first element where it is outside of a matrix. `Product` has
         // compared their sizes, and `Groups` has seen that workgroups are not folded. It divides by constants and by the tiles
         // of a row, and its loops end.
-        unsafe { self.device.launch_unchecked(&PRODUCTS[0], workgroups, &args, &[Binding::Write(&self.workspace)]) }
+        unsafe { self.device.launch_unchecked(&PRODUCTS[0], workgroups, args, &[Binding::Write(&self.workspace)]) }
     }
 
     /// x W, and where momentum looks ahead x (W + S): products at the point where gradients are taken.

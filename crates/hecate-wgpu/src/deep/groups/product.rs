@@ -65,8 +65,18 @@ pub(super) struct ProductArgs {
     read_after: u32,
     /// Terms that there are.
     count: u32,
-    /// Halves of a memory's packed factors.
-    halves: u32,
+    /// Tiles of a memory's packed factors, of cooperative products alone.
+    tiles: u32,
+}
+
+impl ProductArgs {
+    /// With the first tiles of packed factors, left and right by term, of as many as a memory has.
+    pub(super) fn packed(mut self, origins: &[u32], tiles: u32) -> Self {
+        for (factors, own) in self.terms.iter_mut().zip(origins.chunks_exact(2)) {
+            (factors.a, factors.b) = (own[0], own[1]);
+        }
+        Self { tiles, ..self }
+    }
 }
 
 /// by ∘ (a b).
@@ -74,8 +84,8 @@ pub(super) struct ProductArgs {
 pub(super) struct Term {
     pub(super) a: Panel,
     pub(super) b: Panel,
-    by: Option<Number>,
-    by_depth: bool,
+    pub(super) by: Option<Number>,
+    pub(super) by_depth: bool,
 }
 
 impl Term {
@@ -181,10 +191,14 @@ impl Product {
         Self { slope: Some(panel), ..self }
     }
 
-    /// Halves of a memory's factors, each of them in two parts.
-    pub(super) fn halves(&self) -> u32 {
-        let sides = self.out.rows + self.out.columns;
-        self.terms.iter().map(|term| 2 * term.a.columns * sides).sum()
+    /// Elements of a memory's factors.
+    pub(super) fn elements(&self) -> u32 {
+        self.depth() * (self.out.rows + self.out.columns)
+    }
+
+    /// Terms of an element's sum.
+    pub(super) fn depth(&self) -> u32 {
+        self.terms.iter().map(|term| term.a.columns).sum()
     }
 
     /// Tiles of the result.
@@ -243,7 +257,7 @@ impl Product {
             also,
             read_after: read_after.into(),
             count: self.terms.len() as u32,
-            halves: self.halves(),
+            tiles: 0,
         }
     }
 }

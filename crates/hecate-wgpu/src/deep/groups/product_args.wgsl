@@ -45,9 +45,9 @@ struct ProductArgs {
     also: u32,
     // Whether tokens read after their own write.
     read_after: u32,
-    // Terms that there are, and halves of a memory's packed factors: of cooperative products alone.
+    // Terms that there are, and tiles of a memory's packed factors: of cooperative products alone.
     count: u32,
-    halves: u32,
+    tiles: u32,
 }
 
 @group(0) @binding(0) var<uniform> args: ProductArgs;

@@ -1,6 +1,6 @@
-// What becomes of sums that cooperative matrices made: an invocation an element.
+// What becomes of sums that cooperative matrices made, each in PARTS: an invocation an element.
 
-// [memories, rows, columns]
+// By memory as `workspace`: [PARTS, rows, columns].
 @group(0) @binding(2) var<storage, read> sums: array<f32>;
 
 @compute @workgroup_size(64)
@@ -9,6 +9,10 @@ fn finish_sums(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     let at = 64u * group.x + me;
     let count = args.rows * args.columns;
     if (at < count) {
-        finish(sums[group.y * count + at], at / args.columns, at % args.columns);
+        var sum = sums[base + at];
+        for (var part = 1u; part < PARTS; part++) {
+            sum += sums[base + part * count + at];
+        }
+        finish(sum, at / args.columns, at % args.columns);
     }
 }

@@ -7,7 +7,7 @@ fn with_panel(sums: Sums, panel: u32, by: u32, at: u32) -> Sums {
     return sums + share(by, 0u) * coopLoadT<Sums>(&workspace[place], stride);
 }
 
-fn put(own: Sums, memory: u32, row: u32, column: u32) {
+fn put(own: Sums, row: u32, column: u32) {
     let at = row * args.columns + column;
     // In the order of `finish`.
     var sums = own;

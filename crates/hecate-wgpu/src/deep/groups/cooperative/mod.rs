@@ -1,7 +1,14 @@
 //! Products by cooperative matrices, on a device that was opened with them: 32 bits in two halves, and sums in 32 bits.
 //!
-//! First every factor becomes two halves, high and low (`pack.wgsl`). Then each subgroup multiplies matrices of a square of the
-//! result (`multiply.wgsl`). What is more than panels that join goes through sums in memory (`finish_sums.wgsl`).
+//! First factors become two halves, high and low, in tiles of one matrix (`pack.wgsl`, `packs.rs`). Then each subgroup
+//! multiplies matrices of a square of the result (`multiply.wgsl`). What is more than panels that join goes through sums in
+//! memory (`finish_sums.wgsl`). So do long sums of small results, of which several subgroups have a part each.
+//!
+//! A subgroup waits for matrices most of the time. So many subgroups have to be there at once, and each asks for matrices
+//! before it needs them. A result [64, 256] of one memory is 16 squares of 2 × 2 matrices of 16: with few memories that
+//! is less than a GPU has room for.
+
+mod packs;
 
 use super::{
     pass::{Pass, THREADS},
@@ -15,18 +22,19 @@ use crate::{
     primitives::matmul_cooperative::{ROLES, SIDES},
     recurrent::SILU,
 };
-use hecate_core::{DType, Result, Tensor};
+use hecate_core::Result;
+pub(super) use packs::Packs;
+use packs::{AT_ONCE, Entry, Factor, place};
 
-/// What asks for f16, and for nothing else.
-pub(crate) const HALVES: &str = "enable f16;";
 const ACTIVATION: &str = include_str!("../../activation.wgsl");
 const CELL: &str = include_str!("../../cell.wgsl");
 const NUMBERS: &str = include_str!("../numbers.wgsl");
 const MULTIPLY: &str = include_str!("multiply.wgsl");
 const INTO: [&str; 2] = [include_str!("into_sums.wgsl"), include_str!("into_panel.wgsl")];
 
-static PACK: WgslSource =
-    WgslSource { name: "groups_pack", parts: &[HALVES, PRELUDE, CELL, PRODUCT_ARGS, include_str!("pack.wgsl")] };
+/// What needs subgroups, and nothing else that is optional.
+pub(crate) const PACK_TEXT: &str = include_str!("pack.wgsl");
+static PACK: WgslSource = WgslSource { name: "groups_pack", parts: &[PRELUDE, PACK_TEXT] };
 static FINISH_SUMS: WgslSource = WgslSource {
     name: "groups_finish",
     parts: &[PRELUDE, SILU, ACTIVATION, CELL, NUMBERS, PRODUCT_ARGS, FINISH, include_str!("finish_sums.wgsl")],
@@ -59,39 +67,58 @@ static MULTIPLIES: [[WgslSource; 2]; 2] = [
 /// Subgroups of a workgroup, where there are squares enough.
 const SUBGROUPS: u32 = 4;
 
+/// Matrices along the terms that share a scale, where they leave no rest.
+const STEPS: [u32; 2] = [4, 2];
+
+/// Multiply-adds of a product over all memories from which on it goes by matrices.
+const LEAST_WORK: u64 = 1;
+
+/// Subgroups of a memory that sums are not split beyond: with sixteen memories several for each multiprocessor of a large GPU.
+const BUSY: u32 = 64;
+
+/// Terms that a part of a sum has at least, so that adding parts is little beside making them.
+const LEAST_TERMS: u32 = 128;
+
 /// A product that goes by such matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cooperative {
     matrices: CooperativeMatrices,
     /// Matrices of a square, down and across.
     square: [u32; 2],
-    /// Whether packed left and right factors lie with their terms side by side.
-    deep: [bool; 2],
+    /// Matrices along the terms that share a scale.
+    steps: u32,
+    /// Parts of sums, each by a subgroup of its own. They depend on a memory's sizes alone.
+    parts: u32,
     /// Whether sums go into the result at once.
     direct: bool,
 }
 
 impl Cooperative {
-    /// None where the device does not do so, or where a matrix would be cut at an edge.
-    pub(super) fn new(device: &Wgpu, product: &Product, places: &Places) -> Option<Self> {
-        device.cooperative_matrices().and_then(|matrices| Self::fitting(matrices, product, places.each))
+    /// None where the device does not do so, where it is too little work, or where a matrix would be cut at an edge.
+    pub(super) fn new(device: &Wgpu, product: &Product, places: &Places, memories: usize) -> Option<Self> {
+        let work = u64::from(product.out.count()) * u64::from(product.depth()) * memories as u64;
+        let matrices = device.cooperative_matrices()?;
+        if work < LEAST_WORK { None } else { Self::fitting(matrices, product, places.each) }
     }
 
     /// With squares of two matrices along a side where that leaves no rest; `each` elements of the workspace are a memory's.
     fn fitting(matrices: CooperativeMatrices, product: &Product, each: usize) -> Option<Self> {
         let whole = |size: u32| size.is_multiple_of(matrices.side);
         let Panel { rows, columns, .. } = product.out;
-        let last = product.terms.last()?;
         // Each buffer has a memory's part that is no longer than that of the workspace, so that as many memories fit.
-        let room = product.halves().div_ceil(2).max(rows * columns) as usize <= each;
+        // Matrices begin at multiples of four elements.
+        let room = product.elements().max(rows * columns) as usize <= each && each.is_multiple_of(4);
+        let there = !product.terms.is_empty();
         let fits = whole(rows) && whole(columns) && product.terms.iter().all(|term| whole(term.a.columns)) && room;
         let reach = |size: u32| if size.is_multiple_of(2 * matrices.side) { 2 } else { 1 };
-        fits.then(|| Self {
-            matrices,
-            square: [reach(rows), reach(columns)],
-            // Most products have factors that all lie alike. Others are turned on the way.
-            deep: [last.a.column == 1, last.b.row == 1],
-            direct: direct(product, each),
+        let even = |steps: u32| product.terms.iter().all(|term| term.a.columns.is_multiple_of(steps * matrices.side));
+        (there && fits).then(|| {
+            let square = [reach(rows), reach(columns)];
+            let steps = STEPS.into_iter().find(|&steps| even(steps)).unwrap_or(1);
+            // How sums are split depends on squares, and whether another kernel finishes them on that.
+            let whole = Self { matrices, square, steps, parts: 1, direct: direct(product) };
+            let parts = whole.parts(product, each);
+            Self { parts, direct: whole.direct && parts == 1, ..whole }
         })
     }
 
@@ -101,108 +128,125 @@ impl Cooperative {
         rows / down * (columns / across)
     }
 
-    /// The kernel's constants, and workgroups a memory.
+    /// Parts of sums: a power of two, so many that subgroups are busy, and there is room for all.
+    fn parts(&self, product: &Product, each: usize) -> u32 {
+        let (squares, depth) = (self.squares(product.out.sizes()), product.depth());
+        let mut parts = 1;
+        while 2 * parts * squares <= BUSY
+            && depth >= 2 * parts * LEAST_TERMS
+            && (2 * parts * product.out.count()) as usize <= each
+        {
+            parts *= 2;
+        }
+        parts
+    }
+
+    /// The kernel's constants, and workgroups a memory and part.
     fn shape(&self, sizes: [u32; 2]) -> (MultiplyConstants, usize) {
         let squares = self.squares(sizes);
         let subgroups = if squares.is_multiple_of(SUBGROUPS) { SUBGROUPS } else { 1 };
-        (multiply_constants(self.matrices.lanes, subgroups, self.square, self.deep), (squares / subgroups) as usize)
+        (
+            multiply_constants(self.matrices.lanes, subgroups, self.square, self.steps, self.parts),
+            (squares / subgroups) as usize,
+        )
     }
 }
 
 /// Whether sums go into the result at once: panels join by one number alone, and lie where matrices can be loaded from.
-fn direct(product: &Product, each: usize) -> bool {
+fn direct(product: &Product) -> bool {
     let aligned = |at: u32| at.is_multiple_of(4);
     let plain = matches!(product.kind, Kind::Plain) && product.slope.is_none();
     let by_rows = |share: &Share| matches!(share, Share::Rows(_));
     let shares = product.joins.iter().map(|(_, share)| share).chain(&product.own);
     let panels = product.joins.iter().map(|(panel, _)| panel).chain([&product.out]);
-    plain && !shares.into_iter().any(by_rows) && aligned(each as u32) && panels.into_iter().all(|x| aligned(x.at))
+    plain && !shares.into_iter().any(by_rows) && panels.into_iter().all(|x| aligned(x.at))
 }
 
 type MultiplyConstants = [(&'static str, u32); 6];
 
 /// What `multiply.wgsl` leaves open.
-const fn multiply_constants(lanes: u32, subgroups: u32, square: [u32; 2], deep: [bool; 2]) -> MultiplyConstants {
-    [
-        ("LANES", lanes),
-        ("SUBGROUPS", subgroups),
-        ("DOWN", square[0]),
-        ("ACROSS", square[1]),
-        ("A_DEEP", deep[0] as u32),
-        ("B_DEEP", deep[1] as u32),
-    ]
+const fn multiply_constants(lanes: u32, subgroups: u32, square: [u32; 2], steps: u32, parts: u32) -> MultiplyConstants {
+    let [down, across] = square;
+    [("LANES", lanes), ("SUBGROUPS", subgroups), ("DOWN", down), ("ACROSS", across), ("STEPS", steps), ("PARTS", parts)]
 }
 
 /// What `pack.wgsl` leaves open.
-const fn pack_constants(side: u32, deep: [bool; 2]) -> [(&'static str, u32); 3] {
-    [("SIDE", side), ("A_DEEP", deep[0] as u32), ("B_DEEP", deep[1] as u32)]
+const fn pack_constants(side: u32, steps: u32) -> [(&'static str, u32); 2] {
+    [("SIDE", side), ("STEPS", steps)]
 }
 
 impl Pass<'_> {
     /// A product that fits.
     pub(super) fn multiply_cooperative(&self, way: Cooperative, product: &Product, args: &ProductArgs) -> Result<()> {
-        let halves = self.device.empty([self.memories, product.halves() as usize], DType::F16)?;
-        let blocks = (product.out.rows + product.out.columns) / way.matrices.side;
-        let scales = self.device.empty([self.memories, product.terms.len(), blocks as usize], DType::F32)?;
-        self.pack(way, args, &halves, &scales)?;
-        if way.direct {
-            return self.multiply_packed(way, product, args, &[Binding::Read(&halves), Binding::Read(&scales)]);
+        let packs = self.packs(way.matrices.side)?;
+        let both = |term| Factor::both(term, way.steps, &self.places);
+        let factors: Vec<_> = product.terms.iter().flat_map(both).collect();
+        let (origins, entries) = place(&factors, way.matrices.side);
+        for some in entries.chunks(AT_ONCE) {
+            self.pack(way, packs, some)?;
         }
-        let sums = self.device.empty([self.memories, product.out.count() as usize], DType::F32)?;
-        let packed = [Binding::Read(&halves), Binding::Read(&scales), Binding::Write(&sums)];
-        self.multiply_packed(way, product, args, &packed)?;
-        self.finish_sums(product, args, &sums)
+        let args = args.packed(&origins, packs.tiles);
+        self.multiply_packed(way, packs, product, &args)?;
+        if way.direct { Ok(()) } else { self.finish_sums(way, packs, product, &args) }
     }
 
-    /// All factors in halves.
+    /// Memory for packed factors, from the first product that has some.
+    fn packs(&self, side: u32) -> Result<&Packs> {
+        if self.packs.get().is_none() {
+            let packs = Packs::new(self.device, side, self.memories, self.places.each)?;
+            // Nobody else has set it.
+            let _ = self.packs.set(packs);
+        }
+        Ok(self.packs.get().expect("it was set"))
+    }
+
+    /// Factors in halves.
     #[expect(unsafe_code, reason = "checks would branch around loads")]
-    fn pack(&self, way: Cooperative, args: &ProductArgs, halves: &Tensor<Wgpu>, scales: &Tensor<Wgpu>) -> Result<()> {
-        let constants = pack_constants(way.matrices.side, way.deep);
+    fn pack(&self, way: Cooperative, packs: &Packs, entries: &[Entry]) -> Result<()> {
+        let constants = pack_constants(way.matrices.side, way.steps);
         let kernel = Kernel { source: &PACK, entry: "pack", constants: &constants };
-        let bindings = [Binding::Write(&self.workspace), Binding::Write(halves), Binding::Write(scales)];
-        let blocks = scales.shape().count() / self.memories;
-        // SAFETY: a workgroup has a block of a factor that is there, whose panel `Places` cut from the workspace. `Product::halves`
-        // has a place for two parts of each element, and scales are as many as blocks. It divides by sizes that are not
-        // zero (`fitting`), and loops count to them.
-        unsafe { self.device.launch_unchecked(&kernel, (blocks, self.memories, 1), args, &bindings) }
+        let (args, blocks) = packs.args(entries, self.places.each);
+        let bindings = [Binding::Read(&self.workspace), Binding::Write(&packs.halves), Binding::Write(&packs.scales)];
+        // SAFETY: a workgroup has a block of a factor that is there, whose panel `Places` cut from the workspace, and `place`
+        // found tiles for it. It divides by counts of blocks, which are not zero (`fitting`), and loops count to constants.
+        unsafe { self.device.launch_unchecked(&kernel, (blocks, self.memories, 1), &args, &bindings) }
     }
 
     /// Products of them, into the result or to sums.
     #[expect(unsafe_code, reason = "checks would branch around matrices")]
-    fn multiply_packed(
-        &self,
-        way: Cooperative,
-        product: &Product,
-        args: &ProductArgs,
-        packed: &[Binding<'_>],
-    ) -> Result<()> {
+    fn multiply_packed(&self, way: Cooperative, packs: &Packs, product: &Product, args: &ProductArgs) -> Result<()> {
         let side = usize::from(way.matrices.side != SIDES[0]);
         let (constants, workgroups) = way.shape(product.out.sizes());
         let source = &MULTIPLIES[side][usize::from(way.direct)];
         let kernel = Kernel { source, entry: "multiply", constants: &constants };
-        let bindings = [&[Binding::Write(&self.workspace)], packed].concat();
+        let [halves, scales] = [&packs.halves, &packs.scales].map(Binding::Read);
+        let mut bindings = vec![Binding::Write(&self.workspace), halves, scales];
+        bindings.extend((!way.direct).then_some(Binding::Write(&packs.sums)));
         // SAFETY: `fitting` has seen that squares cover the result without a rest, and matrices each depth. So every element of a
-        // matrix is one of its array, or of a panel of the result's size. Loops count terms, and it divides by sizes.
-        unsafe { self.device.launch_unchecked(&kernel, (workgroups, self.memories, 1), args, &bindings) }
+        // matrix is one of its tile, or of a panel of the result's size. Loops count terms, and it divides by sizes.
+        unsafe {
+            self.device.launch_unchecked(&kernel, (workgroups, self.memories, way.parts as usize), args, &bindings)
+        }
     }
 
     /// What becomes of sums.
-    fn finish_sums(&self, product: &Product, args: &ProductArgs, sums: &Tensor<Wgpu>) -> Result<()> {
-        let kernel = Kernel { source: &FINISH_SUMS, entry: "finish_sums", constants: &[] };
+    fn finish_sums(&self, way: Cooperative, packs: &Packs, product: &Product, args: &ProductArgs) -> Result<()> {
+        let constants = [("PARTS", way.parts)];
+        let kernel = Kernel { source: &FINISH_SUMS, entry: "finish_sums", constants: &constants };
         let groups = ((product.out.count() as usize).div_ceil(THREADS), self.memories, 1);
-        self.device.launch(&kernel, groups, args, &[Binding::Write(&self.workspace), Binding::Read(sums)])
+        self.device.launch(&kernel, groups, args, &[Binding::Write(&self.workspace), Binding::Read(&packs.sums)])
     }
 }
 
-/// Kernels as tests compile them: both sides, both places of sums, several squares and ways to lie.
+/// Kernels as tests compile them: both sides, both places of sums, several squares and blocks.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[
-    Kernel { source: &PACK, entry: "pack", constants: &pack_constants(16, [true, false]) },
-    Kernel { source: &PACK, entry: "pack", constants: &pack_constants(8, [false, true]) },
-    Kernel { source: &FINISH_SUMS, entry: "finish_sums", constants: &[] },
-    multiply(0, 0, &multiply_constants(32, 4, [2, 2], [true, false])),
-    multiply(0, 1, &multiply_constants(32, 1, [1, 2], [true, true])),
-    multiply(1, 0, &multiply_constants(8, 1, [2, 1], [false, false])),
-    multiply(1, 1, &multiply_constants(8, 4, [1, 1], [false, true])),
+    Kernel { source: &PACK, entry: "pack", constants: &pack_constants(16, 4) },
+    Kernel { source: &PACK, entry: "pack", constants: &pack_constants(8, 1) },
+    Kernel { source: &FINISH_SUMS, entry: "finish_sums", constants: &[("PARTS", 4)] },
+    multiply(0, 0, &multiply_constants(32, 4, [2, 2], 4, 8)),
+    multiply(0, 1, &multiply_constants(32, 1, [1, 2], 1, 1)),
+    multiply(1, 0, &multiply_constants(8, 1, [2, 1], 2, 4)),
+    multiply(1, 1, &multiply_constants(8, 4, [1, 1], 1, 1)),
 ];
 
 const fn multiply(side: usize, into: usize, constants: &'static MultiplyConstants) -> Kernel<'static> {
@@ -242,8 +286,20 @@ mod tests {
         for sizes in [[9, 16, 16], [16, 9, 16], [16, 16, 9], [16, 24, 16]] {
             assert_eq!(shape(16, sizes), None, "{sizes:?}");
         }
-        assert_eq!(shape(16, [256, 256, 256]), None, "halves are longer than a memory's part");
+        assert_eq!(shape(16, [256, 256, 256]), None, "factors are longer than a memory's part");
         assert_eq!(way(16, &Product::new(panel(0, 16, 16), [])), None, "nothing to multiply");
+    }
+
+    /// Long sums of small results alone.
+    #[test]
+    fn some_sums_have_parts() {
+        let parts = |sizes| way(16, &product(sizes)).map(|way| (way.parts, way.direct));
+        assert_eq!(parts([64, 512, 64]), Some((4, false)));
+        assert_eq!(parts([64, 128, 64]), Some((1, true)), "a part would be short");
+        assert_eq!(parts([64, 256, 128]), Some((2, false)));
+        assert_eq!(parts([16, 512, 112]), Some((4, false)));
+        assert_eq!(parts([128, 256, 128]), Some((2, false)), "as many as keep a GPU busy");
+        assert_eq!(way(16, &product([64, 512, 64])).map(|way| way.shape([64, 64]).1), Some(1));
     }
 
     /// Sums go into the result where whole panels join, each by one number, at places that matrices are loaded from.
