@@ -179,6 +179,13 @@ fn groups(device: &Wgpu, parts: &[String]) {
             let rule = Memora { memory, frozen: Some(group), ..Memora::default() };
             row(parts, format!("memora frozen {group} {sizes:?}"), || rule_row(device, DType::F32, rule, sizes));
         }
+        // Memories that go by cooperative matrices, where the device was opened with them.
+        for sizes in [[4, 1024, 8, 128], [2, 512, 8, 256]] {
+            let rule = TitansMlp { memory: wide, frozen: Some(group), ..TitansMlp::default() };
+            row(parts, format!("titans_mlp frozen {group} {sizes:?}"), || rule_row(device, DType::F32, rule, sizes));
+            let rule = Yaad { memory: wide, frozen: Some(group), ..Yaad::default() };
+            row(parts, format!("yaad frozen {group} {sizes:?}"), || rule_row(device, DType::F32, rule, sizes));
+        }
         let sizes = [4, 2048, 16, 64];
         let rule = TitansMlp { memory: MlpMemory { norm: true, ..wide }, frozen: Some(group), ..TitansMlp::default() };
         row(parts, format!("titans_mlp with a norm frozen {group} {sizes:?}"), || {

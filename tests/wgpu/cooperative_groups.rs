@@ -13,7 +13,7 @@ const SIZES: Sizes = Sizes::new(1, 40, 2, 16, 32);
 /// One device for all tests of this file, so that each kernel is compiled once.
 fn opened() -> Option<Gpu> {
     static OPENED: OnceLock<Option<Gpu>> = OnceLock::new();
-    OPENED.get_or_init(|| cooperative::opened().map(|(gpu, _)| gpu)).clone()
+    OPENED.get_or_init(|| cooperative::opened().map(|(gpu, _)| gpu.with_small_cooperative_products())).clone()
 }
 
 /// Results and gradients are those of the equations.

@@ -32,6 +32,15 @@ struct Inner {
     poisoned: bool,
     /// Whether kernels keep to what every adapter can do.
     portable: bool,
+    /// Whether products of frozen groups go by cooperative matrices however small they are.
+    small_products: bool,
+}
+
+impl Inner {
+    /// The same queue with the same options.
+    fn again(&self) -> Self {
+        Self { gpu: self.gpu.clone(), ..*self }
+    }
 }
 
 struct Gpu {
@@ -87,7 +96,7 @@ impl Wgpu {
     }
 
     /// As [`Wgpu::new`], and products of f16 go by [matrices](Adapter::cooperative_matrices) that subgroups multiply, where
-    /// they cover the product without a rest. So do those of frozen groups of deep memories, in two halves a number.
+    /// they cover the product without a rest. So do those of frozen groups of large deep memories, in two halves a number.
     ///
     /// wgpu calls them experimental, and so are they here: drivers were seen that report them and fail or crash.
     ///
@@ -135,7 +144,7 @@ impl Wgpu {
         let id = DeviceId::new(|number| format!("wgpu:{} #{number}", what.name));
         let gpu =
             Gpu { id, adapter: what, device, limits, cooperative, faults, queue, pool, pipelines, bind_groups, tables };
-        Ok(Self(Arc::new(Inner { gpu: Arc::new(gpu), poisoned: false, portable: false })))
+        Ok(Self(Arc::new(Inner { gpu: Arc::new(gpu), poisoned: false, portable: false, small_products: false })))
     }
 
     /// All adapters, in the order of the numbers that [`Selection::Index`] takes.
@@ -158,7 +167,7 @@ impl Wgpu {
 
     /// The same queue, where fresh memory is filled with NaN, so that a result which nobody wrote is seen.
     pub fn with_poisoned_memory(&self) -> Self {
-        Self(Arc::new(Inner { gpu: self.0.gpu.clone(), poisoned: true, portable: self.0.portable }))
+        Self(Arc::new(Inner { poisoned: true, ..self.0.again() }))
     }
 
     /// The same queue, with the linear rules computed this way. There is one form: tokens go one by one forward, and backward
@@ -180,7 +189,13 @@ impl Wgpu {
     /// The same queue, where kernels keep to what every adapter can do: no 16-bit floats but two to a word, no subgroups,
     /// no cooperative matrices.
     pub fn with_portable_kernels(&self) -> Self {
-        Self(Arc::new(Inner { gpu: self.0.gpu.clone(), poisoned: self.0.poisoned, portable: true }))
+        Self(Arc::new(Inner { portable: true, ..self.0.again() }))
+    }
+
+    /// The same queue, where on a device with cooperative matrices products of frozen groups go by them however little there is to
+    /// do. They are slower then; tests of them are small.
+    pub fn with_small_cooperative_products(&self) -> Self {
+        Self(Arc::new(Inner { small_products: true, ..self.0.again() }))
     }
 
     /// The elements of an array on the host, in time: what [`Tensor::download`] waits for. The copy is queued now.
@@ -232,6 +247,11 @@ impl Wgpu {
     pub(crate) fn cooperative_matrices(&self) -> Option<CooperativeMatrices> {
         let used = self.0.gpu.cooperative && !self.0.portable;
         used.then_some(self.adapter().cooperative_matrices).flatten()
+    }
+
+    /// Whether products of frozen groups go by them that are too small to gain by it.
+    pub(crate) fn multiplies_small(&self) -> bool {
+        self.0.small_products
     }
 
     /// What kernels can count on here.

@@ -7,8 +7,8 @@
 //!
 //! Where weights are an image of the state, tokens go one after another for what they read, column by column (`mapped.rs`).
 //!
-//! On a device that was opened with cooperative matrices, large products whose sizes are multiples of these go by them, in two
-//! halves a number (`cooperative/mod.rs`). Others go as ever, in the same group.
+//! On a device that was opened with cooperative matrices, products of large memories whose sizes are multiples of these go by them,
+//! in two halves a number (`cooperative/mod.rs`). Others go as ever, in the same group.
 //!
 //! # What goes token by token
 //!

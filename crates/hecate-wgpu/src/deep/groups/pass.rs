@@ -162,7 +162,7 @@ impl Pass<'_> {
     pub(super) fn multiply(&self, product: &Product) -> Result<()> {
         let read_after = self.groups.spec.read == Read::After;
         let args = product.args(&self.places, cell(self.groups.options), read_after);
-        let way = Cooperative::new(self.device, product, &self.places, self.memories);
+        let way = Cooperative::new(self.device, product, &self.places);
         way.map_or_else(|| self.multiply_plain(product, &args), |way| self.multiply_cooperative(way, product, &args))
     }
 

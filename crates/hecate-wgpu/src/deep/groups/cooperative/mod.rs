@@ -70,8 +70,9 @@ const SUBGROUPS: u32 = 4;
 /// Matrices along the terms that share a scale, where they leave no rest.
 const STEPS: [u32; 2] = [4, 2];
 
-/// Multiply-adds of a product over all memories from which on it goes by matrices.
-const LEAST_WORK: u64 = 1;
+/// Multiply-adds of a group's rows with the largest matrix of a memory, from which on its products go by matrices: groups of 64
+/// with weights [128, 512]. Below that packing and one more dispatch take longer than they save.
+const LEAST_WORK: u32 = 1 << 22;
 
 /// Subgroups of a memory that sums are not split beyond: with sixteen memories several for each multiprocessor of a large GPU.
 const BUSY: u32 = 64;
@@ -95,10 +96,10 @@ pub(super) struct Cooperative {
 
 impl Cooperative {
     /// None where the device does not do so, where it is too little work, or where a matrix would be cut at an edge.
-    pub(super) fn new(device: &Wgpu, product: &Product, places: &Places, memories: usize) -> Option<Self> {
-        let work = u64::from(product.out.count()) * u64::from(product.depth()) * memories as u64;
-        let matrices = device.cooperative_matrices()?;
-        if work < LEAST_WORK { None } else { Self::fitting(matrices, product, places.each) }
+    pub(super) fn new(device: &Wgpu, product: &Product, places: &Places) -> Option<Self> {
+        let largest = places.weights.iter().map(|weights| weights.count()).max().unwrap_or(0);
+        let pays = places.group.saturating_mul(largest) >= LEAST_WORK || device.multiplies_small();
+        device.cooperative_matrices().filter(|_| pays).and_then(|found| Self::fitting(found, product, places.each))
     }
 
     /// With squares of two matrices along a side where that leaves no rest; `each` elements of the workspace are a memory's.
