@@ -119,7 +119,7 @@ impl Wgpu {
         let opening = || format!("opening {what}");
         // What the adapter can, not what WebGPU promises everywhere: large arrays need it.
         let limits = adapter.limits();
-        // SAFETY: two kernels alone use what is experimental. They stay inside their arrays (`CooperativeProduct::fitting`,
+        // SAFETY: two sources alone use what is experimental. Their kernels stay inside their arrays (`CooperativeProduct::fitting`,
         // `Cooperative::fitting`), and their invocations share no memory, whose accesses wgpu would not mark.
         let token = || unsafe { wgpu::ExperimentalFeatures::enabled() };
         let (experimental_features, experimental) =

@@ -22,8 +22,8 @@
 //! without subgroups and f16.
 //!
 //! Products of f16 go by cooperative matrices on a device that was opened with them ([`Wgpu::cooperative`]), where the adapter has
-//! some ([`Adapter::cooperative_matrices`]). So do the products of frozen groups of large deep memories, each number as two halves:
-//! results keep the limits of 32 bits. They are experimental.
+//! some ([`Adapter::cooperative_matrices`]). So do the products of frozen groups of large deep memories, each number as two halves,
+//! with about 21 bits beside the largest around it. They are experimental.
 //!
 //! # Bounds
 //!

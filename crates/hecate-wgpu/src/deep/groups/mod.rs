@@ -8,7 +8,7 @@
 //! Where weights are an image of the state, tokens go one after another for what they read, column by column (`mapped.rs`).
 //!
 //! On a device that was opened with cooperative matrices, products of large memories whose sizes are multiples of these go by them,
-//! in two halves a number (`cooperative/mod.rs`). Others go as ever, in the same group.
+//! in two halves a number (`cooperative/mod.rs`), each in two or three dispatches. Others go as ever, in the same group.
 //!
 //! # What goes token by token
 //!
@@ -19,7 +19,7 @@
 //! # Memory
 //!
 //! Beside arguments, results and kept states a memory has the panels that [`Places`] counts. Where not all memories fit, they go
-//! in turns. Products by cooperative matrices have halves and sums beside them, neither longer than the panels.
+//! in turns. Products by cooperative matrices have halves with their scales, and sums, beside them: twice as much again.
 
 mod backward;
 pub(crate) mod cooperative;
@@ -33,6 +33,7 @@ use crate::{
     launch::{DIMENSION, Kernel, WgslSource},
     recurrent::{Arrays, FUNCTIONS, RecurrentCall, SILU},
 };
+use cooperative::Cooperative;
 use hecate_core::{
     DType, Dims, Result,
     families::{DeepOptions, DeepSpec},
@@ -172,7 +173,9 @@ impl Groups {
         let has = Has { momentum: self.momentum, anchor: dims.anchored, backward, norm, sweeps };
         let places = Places::new(dims, self.hidden, self.group, has);
         let memories = call.sequence_heads as usize;
-        let turn = device.workgroups_of(places.each).min(memories);
+        // Packed factors and sums are two more buffers.
+        let buffers = if Cooperative::paying(device, &places).is_some() { 3 } else { 1 };
+        let turn = device.workgroups_of(buffers * places.each).min(memories);
         let call = RecurrentCall { workspace: places.each as u32, ..*call };
         let plan = Plan { call, places: places.named(), layers: places.layers };
         let plan = device.table(bytemuck::cast_slice(bytemuck::bytes_of(&plan)))?;

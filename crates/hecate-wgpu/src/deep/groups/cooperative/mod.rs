@@ -18,7 +18,7 @@ use super::{
 use crate::{
     Wgpu,
     adapter::CooperativeMatrices,
-    launch::{Binding, Kernel, PRELUDE, WgslSource},
+    launch::{Binding, DIMENSION, Kernel, PRELUDE, WgslSource},
     primitives::matmul_cooperative::{ROLES, SIDES},
     recurrent::SILU,
 };
@@ -88,18 +88,23 @@ pub(super) struct Cooperative {
     square: [u32; 2],
     /// Matrices along the terms that share a scale.
     steps: u32,
-    /// Parts of sums, each by a subgroup of its own. They depend on a memory's sizes alone.
+    /// Parts of sums, each by a subgroup of its own. They depend on a memory's sizes and on the pass.
     parts: u32,
     /// Whether sums go into the result at once.
     direct: bool,
 }
 
 impl Cooperative {
-    /// None where the device does not do so, where it is too little work, or where a matrix would be cut at an edge.
-    pub(super) fn new(device: &Wgpu, product: &Product, places: &Places) -> Option<Self> {
+    /// The matrices of a device that has them, where memories are so large that they pay.
+    pub(super) fn paying(device: &Wgpu, places: &Places) -> Option<CooperativeMatrices> {
         let largest = places.weights.iter().map(|weights| weights.count()).max().unwrap_or(0);
         let pays = places.group.saturating_mul(largest) >= LEAST_WORK || device.multiplies_small();
-        device.cooperative_matrices().filter(|_| pays).and_then(|found| Self::fitting(found, product, places.each))
+        device.cooperative_matrices().filter(|_| pays)
+    }
+
+    /// None where there are no matrices or they do not pay, or where one would be cut at an edge.
+    pub(super) fn new(device: &Wgpu, product: &Product, places: &Places) -> Option<Self> {
+        Self::paying(device, places).and_then(|matrices| Self::fitting(matrices, product, places.each))
     }
 
     /// With squares of two matrices along a side where that leaves no rest; `each` elements of the workspace are a memory's.
@@ -109,6 +114,8 @@ impl Cooperative {
         // Each buffer has a memory's part that is no longer than that of the workspace, so that as many memories fit.
         // Matrices begin at multiples of four elements.
         let room = product.elements().max(rows * columns) as usize <= each && each.is_multiple_of(4);
+        // A workgroup packs a tile or more; launches that are folded would take others for memories.
+        let room = room && (product.elements() / matrices.side.pow(2)) as usize <= DIMENSION;
         let there = !product.terms.is_empty();
         let fits = whole(rows) && whole(columns) && product.terms.iter().all(|term| whole(term.a.columns)) && room;
         let reach = |size: u32| if size.is_multiple_of(2 * matrices.side) { 2 } else { 1 };
@@ -209,7 +216,8 @@ impl Pass<'_> {
         let (args, blocks) = packs.args(entries, self.places.each);
         let bindings = [Binding::Read(&self.workspace), Binding::Write(&packs.halves), Binding::Write(&packs.scales)];
         // SAFETY: a workgroup has a block of a factor that is there, whose panel `Places` cut from the workspace, and `place`
-        // found tiles for it. It divides by counts of blocks, which are not zero (`fitting`), and loops count to constants.
+        // found tiles for it. There are as many workgroups as blocks, which `fitting` has seen not to be folded. It divides by
+        // counts of blocks, which are not zero; loops count to constants, or end at the last block.
         unsafe { self.device.launch_unchecked(&kernel, (blocks, self.memories, 1), &args, &bindings) }
     }
 
@@ -289,6 +297,10 @@ mod tests {
         }
         assert_eq!(shape(16, [256, 256, 256]), None, "factors are longer than a memory's part");
         assert_eq!(way(16, &Product::new(panel(0, 16, 16), [])), None, "nothing to multiply");
+        let wide = |width: u32| {
+            Cooperative::fitting(CooperativeMatrices { side: 8, lanes: 8 }, &product([24, width, width]), 1 << 23)
+        };
+        assert!(wide(2032).is_some() && wide(2040).is_none(), "more workgroups than a dimension has");
     }
 
     /// Long sums of small results alone.

@@ -85,7 +85,8 @@ fn multiply(@builtin(workgroup_id) group: vec3<u32>, @builtin(subgroup_id) subgr
                 x1 = next_x1; x1_low = next_x1_low; y1 = next_y1; y1_low = next_y1_low;
             }
             // A block's sums in the scale of all.
-            // One after another, since the product of two scales may be too small for 32 bits where sums are not.
+            // One after another, since the product of two scales may be too small for 32 bits where sums are not. Left factors
+            // of 2^106 and more are too large for that.
             t00 = t00 + b0 * (a0 * s00);
             if DOWN == 2u { t10 = t10 + b0 * (a1 * s10); }
             if ACROSS == 2u { t01 = t01 + b1 * (a0 * s01); }

@@ -2,8 +2,8 @@
 // right one, and STEPS matrices along their terms.
 //
 // A number x becomes two halves, x ≈ (high + low) / scale: together they have about 21 bits. The scale is a power of two that
-// brings the largest of the block near the largest half, so that the smallest of them keep their digits too. A block with a
-// number that is not finite gets NaN for a scale, which makes every sum NaN that it has a part in.
+// brings the largest of the block near the largest half. Numbers below 2^-17 of that have fewer bits: the last is 2^-39 of it.
+// A block with a number that is not finite gets NaN for a scale: sums of all its rows or columns become NaN.
 //
 // Tiles are [SIDE, SIDE] high halves, terms fastest, then as many low ones. A factor is [sides / SIDE, terms / SIDE] of them.
 
