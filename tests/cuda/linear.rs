@@ -158,10 +158,7 @@ where
 
 /// The case with so much of each token's forgetting that a whole segment does not leave nothing.
 fn slowly<R: Oracle>(case: Case<R>) -> Case<R> {
-    case.with(|slot, x| match slot {
-        "log_a" => Array { values: x.values.iter().map(|x| 0.01 * x).collect(), ..x },
-        _ => x,
-    })
+    case.changed("log_a", |i, drawn| 0.01 * drawn[i])
 }
 
 /// Rules that erase go in segments beside each other from 80 chunks on: 94 here, the last of them not whole. Every exact form; then
@@ -176,13 +173,11 @@ where
         passes(&slowly(Case::new(rule, sizes, seed)));
     }
     let case = || slowly(Case::new(exact[0], sizes, 131));
-    let all = |log_a: f64| case().with(|slot, x| if slot == "log_a" { Array::full(x.shape, log_a) } else { x });
-    passes(&all(0.0));
+    passes(&case().changed("log_a", |_, _| 0.0));
     // What rounding costs says nothing of these: gradients vanish, or one direction is erased over and over.
-    agree(&all(-8.0));
-    let alike = |x: Array| Array { values: x.values[..64].repeat(x.values.len() / 64), ..x };
-    agree(&case().with(|slot, x| if slot == "k" { alike(x) } else { x }));
-    agree(&case().with(|slot, x| if slot == "k" { Array::full(x.shape, 0.0) } else { x }));
+    agree(&case().changed("log_a", |_, _| -8.0));
+    agree(&case().changed("k", |i, drawn| drawn[i % 64]));
+    agree(&case().changed("k", |_, _| 0.0));
     // Keys as wide as 32-bit kernels take, two heads; two sequences that are alike; and segments that end where their sequences do.
     passes(&slowly(Case::new(exact[0], Sizes::new(1, 5400, 2, 128, 72), 132)));
     passes(&slowly(Case::new(exact[0], Sizes::new(2, 5300, 1, 72, 40), 134)));

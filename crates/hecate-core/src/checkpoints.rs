@@ -55,8 +55,7 @@ impl Checkpoints {
 
     /// The table, where places are no products: where sequences differ in length.
     pub fn table_if_unlike(self, sequences: &Sequences) -> Option<Vec<u32>> {
-        let alike = sequences.ranges().all(|range| range.len() == sequences.longest());
-        (!alike).then(|| self.table(sequences))
+        (!sequences.are_alike()).then(|| self.table(sequences))
     }
 }
 

@@ -49,6 +49,11 @@ impl Sequences {
         }
     }
 
+    /// Whether all have one length.
+    pub fn are_alike(&self) -> bool {
+        matches!(self.0, Lengths::Equal { .. })
+    }
+
     /// Number of token rows in all.
     pub fn rows(&self) -> usize {
         self.start(self.count())
@@ -166,6 +171,7 @@ mod tests {
         assert!(Sequences::batch(2, 3).starts().eq([0, 3, 6]));
         assert!(Sequences::packed(&[2, 5, 1]).starts().eq([0, 2, 7, 8]));
         assert_eq!(Sequences::packed(&[2, 5, 1]).longest(), 5);
+        assert!(Sequences::packed(&[3, 3]).are_alike() && !Sequences::packed(&[3, 2]).are_alike());
         assert_eq!([Sequences::batch(3, 2), Sequences::packed(&[2, 5])].map(|x| x.total(|n| n + 1)), [9, 9]);
     }
 

@@ -122,8 +122,7 @@ impl Cuda {
         // Both ways through the segments start from the same squares.
         let prepared = &mut None;
         let ends = self.find_ends(form, &passing, layout.spec, inputs, prepared)?;
-        let columns = passing.wide().value;
-        let state = passing.join(self, [&ends, &ends, &inputs.state, &outputs.state], columns, false)?;
+        let state = passing.join(self, [&ends, &ends, &inputs.state, &outputs.state], false)?;
         let given = LinearInputs { state, ..inputs.clone() };
         // The last states are those of segments, and `join` has left those of sequences.
         let made = LinearOutputs { out: outputs.out.clone(), state: passing.room(self, layout.dims.value)? };
@@ -204,10 +203,10 @@ impl Cuda {
             return self.run_chain_backward(layout, inputs, kept, grads, dinputs, &mut None);
         };
         let layout = Layout::new(self, &passing.dims, layout.spec)?;
-        let (columns, prepared) = (layout.dims.value, &mut None);
-        let open = LinearOutputs { out: grads.out.clone(), state: passing.open(self, &grads.state, columns, true)? };
+        let prepared = &mut None;
+        let open = LinearOutputs { out: grads.out.clone(), state: passing.open(self, &grads.state, true)? };
         // Gradients of values are written here and again below.
-        let made = LinearInputs { state: passing.room(self, columns)?, ..dinputs.clone() };
+        let made = LinearInputs { state: passing.room(self, layout.dims.value)?, ..dinputs.clone() };
         match &kept {
             SavedForm::Bf16(kept) => {
                 chunk_bf16::Chunks::new(self, &layout, inputs).reverse_alone(kept, &open, &made)?
@@ -215,7 +214,7 @@ impl Cuda {
             SavedForm::Chunk(_) => drop(Chunks::new(self, &layout, inputs, prepared)?.reverse(&open, &made)?),
             SavedForm::Scan(_) => return Err(unsupported("segments", "its forward went token by token")),
         }
-        let state = passing.join(self, [&made.state, &ends, &grads.state, &dinputs.state], columns, true)?;
+        let state = passing.join(self, [&made.state, &ends, &grads.state, &dinputs.state], true)?;
         let grads = LinearOutputs { out: grads.out.clone(), state };
         self.run_chain_backward(&layout, inputs, kept, &grads, &made, prepared)
     }

@@ -135,7 +135,8 @@ pub(super) struct Passing {
 }
 
 impl Passing {
-    /// None unless it saves a quarter of the steps, and where keys are so wide that columns for `P` would take much room. `blocks` are those of the chain of a call of these sizes.
+    /// None unless it saves a quarter of the steps, and where keys are so wide that columns for `P` would take much room.
+    /// `blocks` are those of the chain of a call of these sizes.
     pub(super) fn new(
         device: &Cuda,
         dims: &Dims,
@@ -154,7 +155,7 @@ impl Passing {
         let chunks = dims.sequences.longest().div_ceil(CHUNK);
         let Some(each) = length(chunks, blocks(dims), multiprocessors, of) else { return Ok(None) };
         let sequences = dims.sequences.count();
-        let table = match alike(&dims.sequences) {
+        let table = match dims.sequences.are_alike() {
             true => None,
             false => Some(device.table(&table(&dims.sequences, each))?),
         };
@@ -177,7 +178,7 @@ impl Passing {
         let outer = dims.sequences.rows() * dims.heads;
         let span = Span { outer, length: wide.value, inner: 1, start: 0, count: dims.value };
         let v = device.narrow_backward(span, &inputs.v)?;
-        let state = self.open(device, &inputs.state, wide.value, false)?;
+        let state = self.open(device, &inputs.state, false)?;
         Ok(LinearInputs { v, state, ..inputs.clone() })
     }
 
@@ -194,9 +195,15 @@ impl Passing {
         Ok(LinearState { m: matrix()?, s: self.spec.momentum.then(matrix).transpose()? })
     }
 
-    /// What the first segments of sequences begin with, zeros in the others, and a unit matrix where there are further columns.
-    /// Back, what the last ones end with.
-    pub(super) fn open(&self, device: &Cuda, given: &State, columns: usize, back: bool) -> Result<State> {
+    /// Columns of the states that segments start from, and of what they leave: back `P` is known.
+    fn columns(&self, back: bool) -> usize {
+        if back { self.dims.value } else { self.wide().value }
+    }
+
+    /// What the first segments of sequences begin with, zeros in the others, and beside both a unit matrix. Back, what the last
+    /// ones end with, and nothing beside.
+    pub(super) fn open(&self, device: &Cuda, given: &State, back: bool) -> Result<State> {
+        let columns = self.columns(back);
         let to = self.room(device, columns)?;
         let all = OpenArguments {
             of: self.segments(),
@@ -219,14 +226,8 @@ impl Passing {
 
     /// What each segment begins with, from `given` on; what sequences end with goes to `end`.
     /// `own` has `L`, and `passed` has `P` beside it.
-    pub(super) fn join(
-        &self,
-        device: &Cuda,
-        [own, passed, given, end]: [&State; 4],
-        columns: usize,
-        back: bool,
-    ) -> Result<State> {
-        let (begin, wide) = (self.room(device, self.dims.value)?, self.wide().value);
+    pub(super) fn join(&self, device: &Cuda, [own, passed, given, end]: [&State; 4], back: bool) -> Result<State> {
+        let begin = self.room(device, self.dims.value)?;
         let all = JoinArguments {
             of: self.segments(),
             l_m: pointer(&own.m),
@@ -242,8 +243,8 @@ impl Passing {
             heads: self.dims.heads as u32,
             key: self.dims.key as u32,
             value: self.dims.value as u32,
-            l_wide: columns as u32,
-            p_wide: wide as u32,
+            l_wide: self.columns(back) as u32,
+            p_wide: self.wide().value as u32,
             matrices: self.spec.matrices() as u32,
         };
         let blocks = self.sequences * self.dims.heads * self.dims.value.div_ceil(COLUMNS);
@@ -269,11 +270,6 @@ impl Passing {
 fn shared(rows: usize) -> usize {
     // x, and tiles of P with one element more a row.
     4 * (rows * COLUMNS + STAGES * rows * (4096 / rows + 1))
-}
-
-/// Whether all are of one length.
-fn alike(sequences: &Sequences) -> bool {
-    sequences.ranges().all(|rows| rows.len() == sequences.longest())
 }
 
 /// The sizes with segments of `each` chunks as sequences.
@@ -337,7 +333,6 @@ mod tests {
         assert_eq!((cut.batch, cut.tokens), (1, 458));
         let expected = [0, 4, 5, 7, 10, 0, 0, 0, 0, 1, 2, 2, 3, 3, 3];
         assert_eq!(table(&dims.sequences, 1), expected);
-        assert!(!alike(&dims.sequences) && alike(&Dims::new(3, 70, 1, 8, 8).sequences));
     }
 
     /// Segments are cut where few blocks leave most of the device idle, and where sequences are long.
