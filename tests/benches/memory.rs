@@ -17,6 +17,9 @@ const CHUNK: usize = 64;
 /// Bytes that the pool may round up, of a dozen arrays.
 const ROUNDED: usize = 16 << 10;
 
+/// Segments of a sequence at most.
+const MOST_SEGMENTS: usize = 16;
+
 /// Bytes of shared memory of a block that the largest of these kernels needs.
 const SHARED: usize = 227 << 10;
 
@@ -25,20 +28,30 @@ type Bytes = [usize; 3];
 
 const TITLES: [&str; 3] = ["forward alone", "kept for a backward", "both, at most"];
 
-/// What the engine documents.
-fn documented(dtype: DType, dims: &Dims, matrices: usize) -> Bytes {
+/// What the engine documents of a call whose sequences are cut into so many segments; 0: they are not.
+fn documented(dtype: DType, dims: &Dims, matrices: usize, segments: usize) -> Bytes {
     let (key, value) = (dims.key, dims.value);
     let chunks = dims.heads * dims.sequences.ranges().map(|rows| rows.len().div_ceil(CHUNK)).sum::<usize>();
-    if dtype == DType::Bf16 {
-        let prepared = 4 * (CHUNK * CHUNK + 8 * CHUNK + 8) * chunks;
+    let rows = dims.heads * dims.sequences.rows();
+    let (prepared, states, kept_prepared) = if dtype == DType::Bf16 {
         let states = 2 * key.next_power_of_two().max(64) * value.next_multiple_of(16) * matrices * chunks;
-        let kept = states + 2 * value * dims.heads * dims.sequences.rows();
-        [prepared, prepared + kept, prepared + 2 * kept]
+        (4 * (CHUNK * CHUNK + 8 * CHUNK + 8) * chunks, states + 2 * value * rows, true)
     } else {
-        let prepared = 4 * (2 * CHUNK * CHUNK + 272) * chunks;
-        let kept = 4 * key * value * matrices * chunks;
-        [prepared, kept, prepared + 2 * kept]
-    }
+        (4 * (2 * CHUNK * CHUNK + 272) * chunks, 4 * key * value * matrices * chunks, false)
+    };
+    let kept = states + if kept_prepared { prepared } else { 0 };
+    // B and E of the documentation, and values and outputs with columns for P.
+    let wide = value + key * matrices;
+    let [begun, ends] = [value, wide].map(|columns| 4 * key * columns * matrices * dims.heads * segments);
+    let found = if segments == 0 { 0 } else { 2 * ends + 2 * dtype.size() * wide * rows };
+    let cut = ends + 2 * begun;
+    [prepared + cut.max(found), kept + ends, prepared + 2 * states + cut]
+}
+
+/// Segments of a call, by what it keeps.
+fn segments(dtype: DType, dims: &Dims, matrices: usize, kept: usize) -> usize {
+    let apart = |count: &usize| documented(dtype, dims, matrices, *count)[1].abs_diff(kept);
+    (0..=MOST_SEGMENTS * dims.sequences.count()).min_by_key(apart).unwrap_or(0)
 }
 
 /// Zeros: what is measured does not hang on values.
@@ -91,15 +104,17 @@ where
     Ok([alone - before - results, between - before - results, both - before - results - bytes(gradients.list())])
 }
 
-/// A line of the table, and whether it is as documented.
-fn line<R: Rule>(device: &Cuda, rule: R, dtype: DType, [b, t, h, d]: [usize; 4]) -> Result<bool>
+/// A line of the table, and whether it is as documented: `cut` into segments beside each other, or not.
+fn line<R: Rule>(device: &Cuda, rule: R, dtype: DType, [b, t, h, d]: [usize; 4], cut: bool) -> Result<bool>
 where
     Cuda: Kernel<R>,
 {
     let dims =
         Dims { batch: b, tokens: t, heads: h, key: d, value: d, sequences: Sequences::batch(b, t), anchored: false };
     let found = measure(device, rule, dtype, &dims)?;
-    let expected = documented(dtype, &dims, R::State::NAMES.len());
+    let matrices = R::State::NAMES.len();
+    let segments = segments(dtype, &dims, matrices, found[1]);
+    let expected = documented(dtype, &dims, matrices, segments);
     let alike = |(found, expected): (&usize, &usize)| found.abs_diff(*expected) <= ROUNDED;
     let megabytes = |bytes: usize| format!("{:.1}", bytes as f64 / 1e6);
     let cells = found.iter().zip(&expected).map(|(&found, &expected)| match [found, expected].map(megabytes) {
@@ -107,25 +122,26 @@ where
         [found, expected] => format!("{found}, not {expected}"),
     });
     let cells = cells.collect::<Vec<_>>().join(" | ");
-    println!("| {} | {dtype} | {b}, {t}, {h}, {d} | {cells} |", R::NAME);
-    Ok(found.iter().zip(&expected).all(alike))
+    println!("| {} | {dtype} | {b}, {t}, {h}, {d} | {segments} | {cells} |", R::NAME);
+    Ok((segments > 0) == cut && found.iter().zip(&expected).all(alike))
 }
 
 /// Whether all lines are as documented.
 fn table(device: &Cuda) -> Result<bool> {
     println!("{device:?}, megabytes beside arguments and results\n");
-    println!("| rule | `q`, `k`, `v` | B, T, H, D | {} |", TITLES.join(" | "));
-    println!("|{}", "---|".repeat(3 + TITLES.len()));
+    println!("| rule | `q`, `k`, `v` | B, T, H, D | segments | {} |", TITLES.join(" | "));
+    println!("|{}", "---|".repeat(4 + TITLES.len()));
     let mut good = true;
-    for sizes in [[4, 2048, 16, 128], [2, 16384, 16, 128], [8, 1024, 8, 64]] {
+    // The last two are long sequences of few heads.
+    for sizes in [[4, 2048, 16, 128], [2, 16384, 16, 128], [8, 1024, 8, 64], [1, 16384, 4, 128], [2, 16384, 1, 64]] {
         for dtype in [DType::Bf16, DType::F32] {
-            good &= line(device, Delta::default(), dtype, sizes)?;
-            good &= line(device, Titans::default(), dtype, sizes)?;
+            good &= line(device, Delta::default(), dtype, sizes, sizes[2] < 8)?;
+            good &= line(device, Titans::default(), dtype, sizes, sizes[2] < 8)?;
         }
     }
-    good &= line(device, Delta::default(), DType::Bf16, [4, 2048, 8, 256])?;
+    good &= line(device, Delta::default(), DType::Bf16, [4, 2048, 8, 256], false)?;
     // Odd sizes: a chunk that is not full, keys and columns between two tiles.
-    good &= line(device, Titans::default(), DType::Bf16, [3, 1000, 5, 72])?;
+    good &= line(device, Titans::default(), DType::Bf16, [3, 1000, 5, 72], false)?;
     Ok(good)
 }
 

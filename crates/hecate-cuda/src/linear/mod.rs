@@ -34,8 +34,12 @@
 //! `Λ`. Rules that never erase, where they go by [`chunk_bf16::additive`], have the states alone, and 64 KiB for each segment of a
 //! head.
 //!
-//! Where sequences are [cut](passing), each segment of a head also has `L` and `P`, `4 K (V + K m) m` bytes, which a backward keeps.
-//! While they are found, `v`, `out` and the states before segments have `V + K m` columns beside the call's own.
+//! Where sequences are [cut](passing), a segment of a head takes `B = 4 K V m` bytes for what it begins with, and `E = 4 K (V + K m)
+//! m` for `L` and `P`, which a backward keeps. To the columns of the table this adds:
+//!
+//! | forward alone | kept for a backward | both, at most |
+//! |---|---|---|
+//! | `E + 2 B`; while `E` is found, `2 E` and `v` and `out` with `V + K m` columns, if that is more | `E` | `E + 2 B` |
 
 pub(crate) mod chunk;
 pub(crate) mod chunk_bf16;
@@ -204,9 +208,9 @@ impl Cuda {
         };
         let layout = Layout::new(self, &passing.dims, layout.spec)?;
         let prepared = &mut None;
-        let open = LinearOutputs { out: grads.out.clone(), state: passing.open(self, &grads.state, true)? };
         // Gradients of values are written here and again below.
         let made = LinearInputs { state: passing.room(self, layout.dims.value)?, ..dinputs.clone() };
+        let open = LinearOutputs { out: grads.out.clone(), state: passing.open(self, &grads.state, true)? };
         match &kept {
             SavedForm::Bf16(kept) => {
                 chunk_bf16::Chunks::new(self, &layout, inputs).reverse_alone(kept, &open, &made)?
@@ -214,6 +218,7 @@ impl Cuda {
             SavedForm::Chunk(_) => drop(Chunks::new(self, &layout, inputs, prepared)?.reverse(&open, &made)?),
             SavedForm::Scan(_) => return Err(unsupported("segments", "its forward went token by token")),
         }
+        drop(open);
         let state = passing.join(self, [&made.state, &ends, &grads.state, &dinputs.state], true)?;
         let grads = LinearOutputs { out: grads.out.clone(), state };
         self.run_chain_backward(&layout, inputs, kept, &grads, &made, prepared)

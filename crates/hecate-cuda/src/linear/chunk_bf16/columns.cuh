@@ -96,16 +96,21 @@ struct Columns {
     }
 
     // This += left [16,CHUNK] rows [CHUNK,KEYS]. Groups go on while they multiply, and neither sums nor factor are theirs until
-    // they finished.
-    template <bool GROUP>
-    __device__ __forceinline__ void begin_add(const Lefts<4>& factor, Tile<KEYS, GROUP> rows) {
+    // they finished. But for its first 16 columns, which `meanwhile` may still change.
+    template <bool GROUP, class F = Nothing>
+    __device__ __forceinline__ void begin_add(const Lefts<4>& factor, Tile<KEYS, GROUP> rows, F meanwhile = {}) {
         if constexpr (GROUP) {
             const u64 tile = described(rows.x);
             group_begin();
             #pragma unroll
-            for (u32 s = 0; s < 4; s++) add_panels<0>(factor.x[s], tile, s);
+            for (u32 s = 1; s < 4; s++) add_panels<0>(factor.x[s], tile, s);
+            meanwhile();
+            // Registers changed.
+            group_begin();
+            add_panels<0>(factor.x[0], tile, 0);
             group_commit();
         } else {
+            meanwhile();
             #pragma unroll
             for (u32 s = 0; s < 4; s++)
                 #pragma unroll
@@ -115,6 +120,12 @@ struct Columns {
                     multiply_pair(sums.x[2 * n], sums.x[2 * n + 1], factor.x[s], b);
                 }
         }
+    }
+    // The same with x [16,CHUNK], columns times `by`, as the factor: what rounding takes from its rows they keep.
+    template <bool GROUP, class F>
+    __device__ __forceinline__ void begin_add(Lefts<4>& factor, const Sums<8>& x, const F& by, Tile<KEYS, GROUP> rows) {
+        factor.of(x, by);
+        begin_add(factor, rows, [&] { factor.give_back(x, by); });
     }
     // Groups wait for what they began; a warp's products are done already.
     template <bool GROUP>

@@ -220,15 +220,13 @@ struct Forward {
         // From the solution's scale back to Z.
         x.scale_rows(down[0], down[1]);
         const float* vectors = front_vectors(n);
-        if (GROUP) z.of(x, last);
-        else z.of(x, ByToken{vectors + OF_LAST_C * CHUNK});
         // (21): Kᵀ (c[C,·] ∘ Z).
-        m.begin_add(z, keys(n));
+        if (GROUP) m.begin_add(z, x, last, keys(n));
+        else m.begin_add(z, x, ByToken{vectors + OF_LAST_C * CHUNK}, keys(n));
         if (S) {
             // (22): Kᵀ (E[C,·] ∘ Z).
             Lefts<4> pushed;
-            pushed.of(x, ByToken{vectors + OF_LAST_E * CHUNK});
-            s.begin_add(pushed, keys(n));
+            s.begin_add(pushed, x, ByToken{vectors + OF_LAST_E * CHUNK}, keys(n));
             s.template finish_add<GROUP>();
         }
         m.template finish_add<GROUP>();

@@ -38,6 +38,14 @@ __device__ __forceinline__ void as_left(u32 (&a)[4], const float (&x)[4], const 
     a[3] = pack_bf16(y[2], y[3]);
 }
 
+// Two neighbours as bfloat16. The first also has what is `left` of rounding those before them; then that of these is left.
+__device__ __forceinline__ u32 pack_with_rest(float first, float second, float& left) {
+    first += left;
+    const u32 both = pack_bf16(first, second);
+    left = (first - low_half(both)) + (second - high_half(both));
+    return both;
+}
+
 // A left factor in shared memory, 16 bytes a lane: four matrices [8,8], rows 0-7 and 8-15, then the same of columns 8-15.
 template <bool BY_MATRICES = GROUPS_MULTIPLY>
 __device__ __forceinline__ void store_fragment(uint4* to, const u32 (&x)[4]) {
@@ -158,6 +166,31 @@ struct Lefts {
         Sums<2 * STEPS> scaled = sums;
         scaled.scale(by);
         of(scaled);
+    }
+    // What rounding took from a thread's part of a row goes back to its first columns, for products over all of them: keys that
+    // are alike make of 64 large writes a small change, where their rounding would not cancel.
+    template <class F>
+    __device__ __forceinline__ void give_back(const Sums<2 * STEPS>& sums, const F& by) {
+        // Of both rows of a thread.
+        float taken[2] = {};
+        #pragma unroll
+        for (u32 s = 0; s < STEPS; s++)
+            #pragma unroll
+            for (u32 h = 0; h < 4; h++) {
+                const u32 n = 2 * s + h / 2, i = h % 2 * 2;
+                const float2 f = by(n);
+                const float first = f.x * sums.x[n][i] - low_half(x[s][h]);
+                taken[h % 2] += first + (f.y * sums.x[n][i + 1] - high_half(x[s][h]));
+            }
+        // Each of the first four takes what the one before could not, which is never more.
+        #pragma unroll
+        for (u32 h = 0; h < 4; h++) {
+            float& left = taken[h % 2];
+            const float first = low_half(x[0][h]) + left, low = low_half(pack_bf16(first, 0.0f));
+            const float second = high_half(x[0][h]) + (first - low);
+            x[0][h] = pack_bf16(low, second);
+            left = second - high_half(x[0][h]);
+        }
     }
     // As halves, of sums whose rows are scaled.
     __device__ __forceinline__ void halves_of(const Sums<2 * STEPS>& sums, float upper, float lower) {

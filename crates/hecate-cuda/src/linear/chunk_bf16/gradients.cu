@@ -148,12 +148,18 @@ struct Gradients : Products<KEYS, APART, S> {
         masks(n, g, erased, read);
     }
 
+    // What is left of rounding dN and dG, of a thread's two rows: their sums are to stay, since products with keys that are
+    // alike are such sums.
+    struct Rest {
+        float n[2], g[2];
+    };
     // dN + dNᵀ, for groups dN alone, dG, and dc of (31).
     __device__ __forceinline__ void masks(const Square& n, const Square& g, const Square& erased, const Square& read) {
         const u32 lane = threadIdx.x % 32;
         // Each part of the columns has its own sums of rows.
         float* dr = tokens.dr[square_column / SIDES];
         RowSums rows;
+        Rest rest{};
         #pragma unroll
         for (u32 b = 0; b < SIDES / 16; b++) {
             const u32 first = square_column + 16 * b;
@@ -171,11 +177,19 @@ struct Gradients : Products<KEYS, APART, S> {
             #pragma unroll
             for (u32 i = 0; i < 2; i++) {
                 const u32 x = 2 * b + i, at = first + 8 * i;
-                if (first == square_row) mask<true>(at, n.x[x], g.x[x], erased.x[x], read.x[x], rows, of[i], of_before[i]);
-                else mask<false>(at, n.x[x], g.x[x], erased.x[x], read.x[x], rows, of[i], of_before[i]);
+                if (first == square_row) mask<true>(at, n.x[x], g.x[x], erased.x[x], read.x[x], rows, rest, of[i], of_before[i]);
+                else mask<false>(at, n.x[x], g.x[x], erased.x[x], read.x[x], rows, rest, of[i], of_before[i]);
             }
             // The block's gradient of c goes to where the gates' gradients gather it.
             tokens.mask_gradient.take(square_row, first, of, of_before);
+        }
+        // dG's go to the first column, over the four threads of a row.
+        #pragma unroll
+        for (u32 h = 0; h < 2; h++) {
+            float left = rest.g[h];
+            left += shuffle_xor(left, 1), left += shuffle_xor(left, 2);
+            u32* at = (u32*)(dg + place(square_row + lane / 4 + 8 * h, square_column));
+            if (lane % 4 == 0) *at = pack_bf16(low_half(*at) + left, high_half(*at));
         }
         if (lane % 4 == 0) dr[square_row + lane / 4] = dr[square_row + lane / 4 + 8] = 0.0f;
         rows.finish(square_row, dr);
@@ -184,7 +198,7 @@ struct Gradients : Products<KEYS, APART, S> {
     template <bool DIAGONAL>
     __device__ __forceinline__ void mask(
         u32 first, const float (&n)[4], const float (&g)[4], const float (&erased)[4], const float (&read)[4], RowSums& rows,
-        float (&to)[4], float (&to_before)[4]
+        Rest& rest, float (&to)[4], float (&to_before)[4]
     ) {
         // A thread has rows i and i + 8, columns j and j + 1.
         const u32 i = square_row + threadIdx.x % 32 / 4, j = first + threadIdx.x % 4 * 2;
@@ -213,8 +227,11 @@ struct Gradients : Products<KEYS, APART, S> {
                 to[x] = p.before ? 0.0f : of_reads;
                 to_before[x] = p.before ? of_reads + of_writes : of_writes;
             }
+            // Nothing is left to what lies above the diagonal.
+            if (DIAGONAL && t < j + p.before) rest.g[h] = 0.0f;
+            if (DIAGONAL && t <= j) rest.n[h] = 0.0f;
             // dN, and off groups dNᵀ in the same square.
-            const u32 both = pack_bf16(of_n[0], of_n[1]);
+            const u32 both = pack_with_rest(of_n[0], of_n[1], rest.n[h]);
             if (GROUP || !DIAGONAL) *(u32*)(dn + place(t, j)) = both;
             #pragma unroll
             for (u32 e = 0; e < 2; e++) {
@@ -222,7 +239,7 @@ struct Gradients : Products<KEYS, APART, S> {
                 if (DIAGONAL) dn[place(t, j + e)] = (u16)(both >> 16 * e);
                 dn[place(j + e, t)] = (u16)(both >> 16 * e);
             }
-            *(u32*)(dg + place(t, j)) = pack_bf16(of_g[0], of_g[1]);
+            *(u32*)(dg + place(t, j)) = pack_with_rest(of_g[0], of_g[1], rest.g[h]);
         }
     }
 

@@ -209,14 +209,10 @@ struct Reverse {
         if (BESIDE) finish_adds();
         if (!p.erase) return;
         Lefts<4> part, pushed;
-        if (BESIDE) part.of(x, erase);
-        else part.of(x, by(stage, OF_ERASE_A));
         // −r a⁻ ∘ Λ and −r b⁻ ∘ Λ times keys.
-        m.begin_add(part, keys(stage));
-        if (S) {
-            pushed.of(x, by(stage, OF_ERASE_B));
-            s.begin_add(pushed, keys(stage));
-        }
+        if (BESIDE) m.begin_add(part, x, erase, keys(stage));
+        else m.begin_add(part, x, by(stage, OF_ERASE_A), keys(stage));
+        if (S) s.begin_add(pushed, x, by(stage, OF_ERASE_B), keys(stage));
         finish_adds();
     }
 
