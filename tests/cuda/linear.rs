@@ -52,6 +52,40 @@ where
     }
 }
 
+/// Tokens that write nothing, before a memory forgets all, leave it no trace: with keys a hundred times as long the same bits.
+fn leaves_no_trace<R: Oracle>()
+where
+    Cuda: Kernel<R>,
+{
+    for device in with_algorithm(Algorithm::Chunk(64)) {
+        for sizes in [NARROW[0], NARROW[8]] {
+            let (heads, key) = (sizes.heads, sizes.key);
+            // Token 40 forgets; those before it write nothing.
+            let gate = |i: usize, drawn: &[f64]| if i / heads == 40 { f64::NEG_INFINITY } else { drawn[i] };
+            let strength = |i: usize, drawn: &[f64]| if i / heads < 40 { 0.0 } else { drawn[i] };
+            let case = Case::new(R::all()[0], sizes, 97).changed("log_a", gate).changed("log_eta", gate);
+            let case = case.changed("theta", strength).changed("beta", strength);
+            let long = |i: usize, drawn: &[f64]| if i / (heads * key) < 40 { 100.0 * drawn[i] } else { drawn[i] };
+            let longer = case.clone().changed("k", long);
+            let [found, expected] = [&longer, &case].map(|case| case.run(&device, DType::Bf16).unwrap().outputs);
+            for ((slot, found), (_, expected)) in found.list().into_iter().zip(expected.list()) {
+                // Outputs before that read with those keys.
+                if slot != "out" {
+                    assert_eq!(error(&expected.values, &found.values), 0.0, "{case} {slot}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn forgotten_tokens_leave_no_trace() {
+    leaves_no_trace::<Delta>();
+    leaves_no_trace::<Dgd>();
+    leaves_no_trace::<Hebbian>();
+    leaves_no_trace::<Titans>();
+}
+
 /// Heads do not know of each other: two of many, which lie in wide blocks, come out as they do alone, in narrow ones.
 fn heads_are_separate<R: Oracle>(rule: R, heads: usize)
 where
@@ -108,8 +142,8 @@ fn segments() {
     segments_are_seamless(Titans::default());
 }
 
-/// In 16 bits and chunks not further from 32 bits, token by token, than a limit. It is given by slot, and by what rounding the
-/// arguments costs. The same bits twice.
+/// Chunks in 16 bits are no further from 32 bits, token by token, than `limit` of the slot and of what rounding the arguments
+/// costs; and give the same bits twice.
 fn near<R: Oracle>(case: &Case<R>, limit: impl Fn(&str, f64) -> f64)
 where
     Cuda: Kernel<R>,
@@ -222,7 +256,7 @@ where
     rounds_beside_large(&alike);
     agree(&case().changed("k", |_, _| 0.0));
     rounds_states(&fading(case()));
-    // Keys as wide as 32-bit kernels take, two heads; two sequences that are alike; and segments that end where their sequences do.
+    // Keys as wide as 32-bit kernels take, two heads; two sequences that are alike; segments that end where sequences do.
     passes(&slowly(Case::new(exact[0], Sizes::new(1, 5400, 2, 128, 72), 132)));
     passes(&slowly(Case::new(exact[0], Sizes::new(2, 5300, 1, 72, 40), 134)));
     passes(&slowly(Case::packed(exact[0], &[1100, 1, 6300, 5300, 70], 1, 80, 40, 133)));

@@ -34,12 +34,12 @@
 //! `Λ`. Rules that never erase, where they go by [`chunk_bf16::additive`], have the states alone, and 64 KiB for each segment of a
 //! head.
 //!
-//! Where sequences are [cut](passing), a segment of a head takes `B = 4 K V m` bytes for what it begins with, and `E = 4 K (V + K m)
-//! m` for `L` and `P`, which a backward keeps. To the columns of the table this adds:
+//! Where sequences are [cut](passing), a segment of a head takes `B = 4 K V m` bytes for what it begins with. For `L` and `P`,
+//! which a backward keeps, it takes `E = 4 K (V + K m) m`. To the columns of the table this adds:
 //!
 //! | forward alone | kept for a backward | both, at most |
 //! |---|---|---|
-//! | `E + 2 B`; while `E` is found, `2 E` and `v` and `out` with `V + K m` columns, if that is more | `E` | `E + 2 B` |
+//! | `E + 2 B`, or if more, `2 E` and `v` and `out` with `V + K m` columns, by which `E` is found | `E` | `E + 2 B` |
 
 pub(crate) mod chunk;
 pub(crate) mod chunk_bf16;
@@ -218,6 +218,7 @@ impl Cuda {
             SavedForm::Chunk(_) => drop(Chunks::new(self, &layout, inputs, prepared)?.reverse(&open, &made)?),
             SavedForm::Scan(_) => return Err(unsupported("segments", "its forward went token by token")),
         }
+        // `join` gets its place.
         drop(open);
         let state = passing.join(self, [&made.state, &ends, &grads.state, &dinputs.state], true)?;
         let grads = LinearOutputs { out: grads.out.clone(), state };

@@ -96,18 +96,19 @@ struct Columns {
     }
 
     // This += left [16,CHUNK] rows [CHUNK,KEYS]. Groups go on while they multiply, and neither sums nor factor are theirs until
-    // they finished. But for its first 16 columns, which `meanwhile` may still change.
-    template <bool GROUP, class F = Nothing>
+    // they finished. Step LAST of the factor is multiplied last: until then `meanwhile` may change it, and it alone.
+    template <u32 LAST = 3, bool GROUP, class F = Nothing>
     __device__ __forceinline__ void begin_add(const Lefts<4>& factor, Tile<KEYS, GROUP> rows, F meanwhile = {}) {
         if constexpr (GROUP) {
             const u64 tile = described(rows.x);
             group_begin();
             #pragma unroll
-            for (u32 s = 1; s < 4; s++) add_panels<0>(factor.x[s], tile, s);
+            for (u32 s = 0; s < 4; s++)
+                if (s != LAST) add_panels<0>(factor.x[s], tile, s);
             meanwhile();
-            // Registers changed.
+            // For registers that it wrote.
             group_begin();
-            add_panels<0>(factor.x[0], tile, 0);
+            add_panels<0>(factor.x[LAST], tile, LAST);
             group_commit();
         } else {
             meanwhile();
@@ -121,11 +122,16 @@ struct Columns {
                 }
         }
     }
-    // The same with x [16,CHUNK], columns times `by`, as the factor: what rounding takes from its rows they keep.
-    template <bool GROUP, class F>
-    __device__ __forceinline__ void begin_add(Lefts<4>& factor, const Sums<8>& x, const F& by, Tile<KEYS, GROUP> rows) {
+    // The same of x [16,CHUNK] times `by` of each column, rounded, in `factor`. The sums of its rows are kept, by columns of step
+    // LAST: keys that are alike make of 64 large writes a small change, where rounding would not cancel.
+    template <u32 LAST, bool GROUP, class F>
+    __device__ __forceinline__ void begin_add_sums(
+        Lefts<4>& factor, const Sums<8>& x, const F& by, Tile<KEYS, GROUP> rows
+    ) {
         factor.of(x, by);
-        begin_add(factor, rows, [&] { factor.give_back(x, by); });
+        float left[2];
+        factor.taken(left, x, by);
+        begin_add<LAST>(factor, rows, [&] { factor.give_back(left, LAST); });
     }
     // Groups wait for what they began; a warp's products are done already.
     template <bool GROUP>

@@ -38,11 +38,13 @@ __device__ __forceinline__ void as_left(u32 (&a)[4], const float (&x)[4], const 
     a[3] = pack_bf16(y[2], y[3]);
 }
 
-// Two neighbours as bfloat16. The first also has what is `left` of rounding those before them; then that of these is left.
+// Two neighbours as bfloat16. The first also gets what is `left` of rounding those before, unless it is zero. Then what
+// rounding takes from both is left.
 __device__ __forceinline__ u32 pack_with_rest(float first, float second, float& left) {
-    first += left;
-    const u32 both = pack_bf16(first, second);
-    left = (first - low_half(both)) + (second - high_half(both));
+    const float with = first != 0.0f ? first + left : first;
+    const u32 both = pack_bf16(with, second);
+    const float kept = first != 0.0f ? 0.0f : left;
+    left = kept + (with - low_half(both)) + (second - high_half(both));
     return both;
 }
 
@@ -167,12 +169,10 @@ struct Lefts {
         scaled.scale(by);
         of(scaled);
     }
-    // What rounding took from a thread's part of a row goes back to its first columns, for products over all of them: keys that
-    // are alike make of 64 large writes a small change, where their rounding would not cancel.
+    // What rounding took from a thread's part of each of its two rows.
     template <class F>
-    __device__ __forceinline__ void give_back(const Sums<2 * STEPS>& sums, const F& by) {
-        // Of both rows of a thread.
-        float taken[2] = {};
+    __device__ __forceinline__ void taken(float (&left)[2], const Sums<2 * STEPS>& sums, const F& by) const {
+        left[0] = left[1] = 0.0f;
         #pragma unroll
         for (u32 s = 0; s < STEPS; s++)
             #pragma unroll
@@ -180,16 +180,21 @@ struct Lefts {
                 const u32 n = 2 * s + h / 2, i = h % 2 * 2;
                 const float2 f = by(n);
                 const float first = f.x * sums.x[n][i] - low_half(x[s][h]);
-                taken[h % 2] += first + (f.y * sums.x[n][i + 1] - high_half(x[s][h]));
+                left[h % 2] += first + (f.y * sums.x[n][i + 1] - high_half(x[s][h]));
             }
-        // Each of the first four takes what the one before could not, which is never more.
+    }
+    // Gives it back to the thread's columns of a step, in turn, each what rounding left of the one before. Columns that are
+    // zero, of tokens that write nothing or are forgotten, stay zero.
+    __device__ __forceinline__ void give_back(float (&left)[2], u32 step) {
         #pragma unroll
         for (u32 h = 0; h < 4; h++) {
-            float& left = taken[h % 2];
-            const float first = low_half(x[0][h]) + left, low = low_half(pack_bf16(first, 0.0f));
-            const float second = high_half(x[0][h]) + (first - low);
-            x[0][h] = pack_bf16(low, second);
-            left = second - high_half(x[0][h]);
+            float both[2] = {low_half(x[step][h]), high_half(x[step][h])}, &rest = left[h % 2];
+            #pragma unroll
+            for (u32 e = 0; e < 2; e++) {
+                const float with = both[e] + rest, rounded = low_half(pack_bf16(with, 0.0f));
+                if (both[e] != 0.0f) both[e] = rounded, rest = with - rounded;
+            }
+            x[step][h] = pack_bf16(both[0], both[1]);
         }
     }
     // As halves, of sums whose rows are scaled.

@@ -148,8 +148,8 @@ struct Gradients : Products<KEYS, APART, S> {
         masks(n, g, erased, read);
     }
 
-    // What is left of rounding dN and dG, of a thread's two rows: their sums are to stay, since products with keys that are
-    // alike are such sums.
+    // What is left of rounding dN and dG, of a thread's two rows. Elements of a row hand it on to the next, since products with
+    // keys that are alike are sums of rows.
     struct Rest {
         float n[2], g[2];
     };
@@ -177,19 +177,24 @@ struct Gradients : Products<KEYS, APART, S> {
             #pragma unroll
             for (u32 i = 0; i < 2; i++) {
                 const u32 x = 2 * b + i, at = first + 8 * i;
-                if (first == square_row) mask<true>(at, n.x[x], g.x[x], erased.x[x], read.x[x], rows, rest, of[i], of_before[i]);
+                if (first == square_row)
+                    mask<true>(at, n.x[x], g.x[x], erased.x[x], read.x[x], rows, rest, of[i], of_before[i]);
                 else mask<false>(at, n.x[x], g.x[x], erased.x[x], read.x[x], rows, rest, of[i], of_before[i]);
             }
             // The block's gradient of c goes to where the gates' gradients gather it.
             tokens.mask_gradient.take(square_row, first, of, of_before);
         }
-        // dG's go to the first column, over the four threads of a row.
+        // Of dG the last goes to a column that is near, of all four threads of a row.
+        const u32 near = max(square_column, min(square_row, square_column + SIDES - 16));
         #pragma unroll
         for (u32 h = 0; h < 2; h++) {
             float left = rest.g[h];
             left += shuffle_xor(left, 1), left += shuffle_xor(left, 2);
-            u32* at = (u32*)(dg + place(square_row + lane / 4 + 8 * h, square_column));
-            if (lane % 4 == 0) *at = pack_bf16(low_half(*at) + left, high_half(*at));
+            if (lane % 4 > 0) continue;
+            // The thread's own element, which stays zero where it is.
+            u32* at = (u32*)(dg + place(square_row + lane / 4 + 8 * h, near));
+            const float found = low_half(*at);
+            if (found != 0.0f) *at = pack_bf16(found + left, high_half(*at));
         }
         if (lane % 4 == 0) dr[square_row + lane / 4] = dr[square_row + lane / 4 + 8] = 0.0f;
         rows.finish(square_row, dr);
@@ -227,9 +232,6 @@ struct Gradients : Products<KEYS, APART, S> {
                 to[x] = p.before ? 0.0f : of_reads;
                 to_before[x] = p.before ? of_reads + of_writes : of_writes;
             }
-            // Nothing is left to what lies above the diagonal.
-            if (DIAGONAL && t < j + p.before) rest.g[h] = 0.0f;
-            if (DIAGONAL && t <= j) rest.n[h] = 0.0f;
             // dN, and off groups dNᵀ in the same square.
             const u32 both = pack_with_rest(of_n[0], of_n[1], rest.n[h]);
             if (GROUP || !DIAGONAL) *(u32*)(dn + place(t, j)) = both;

@@ -209,10 +209,10 @@ struct Reverse {
         if (BESIDE) finish_adds();
         if (!p.erase) return;
         Lefts<4> part, pushed;
-        // −r a⁻ ∘ Λ and −r b⁻ ∘ Λ times keys.
-        if (BESIDE) m.begin_add(part, x, erase, keys(stage));
-        else m.begin_add(part, x, by(stage, OF_ERASE_A), keys(stage));
-        if (S) s.begin_add(pushed, x, by(stage, OF_ERASE_B), keys(stage));
+        // −r a⁻ ∘ Λ and −r b⁻ ∘ Λ times keys. Before the chunk's first tokens least of the state is forgotten.
+        if (BESIDE) m.template begin_add_sums<0>(part, x, erase, keys(stage));
+        else m.template begin_add_sums<0>(part, x, by(stage, OF_ERASE_A), keys(stage));
+        if (S) s.template begin_add_sums<0>(pushed, x, by(stage, OF_ERASE_B), keys(stage));
         finish_adds();
     }
 
