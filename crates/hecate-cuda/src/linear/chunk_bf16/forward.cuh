@@ -220,13 +220,13 @@ struct Forward {
         // From the solution's scale back to Z.
         x.scale_rows(down[0], down[1]);
         const float* vectors = front_vectors(n);
-        // (21): Kᵀ (c[C,·] ∘ Z). The chunk's last tokens are those that are least forgotten.
-        if (GROUP) m.template begin_add_sums<3>(z, x, last, keys(n));
-        else m.template begin_add_sums<3>(z, x, ByToken{vectors + OF_LAST_C * CHUNK}, keys(n));
+        // (21): Kᵀ (c[C,·] ∘ Z). A chunk's first tokens are always there.
+        if (GROUP) m.template begin_add_sums<0>(z, x, last, keys(n));
+        else m.template begin_add_sums<0>(z, x, ByToken{vectors + OF_LAST_C * CHUNK}, keys(n));
         if (S) {
             // (22): Kᵀ (E[C,·] ∘ Z).
             Lefts<4> pushed;
-            s.template begin_add_sums<3>(pushed, x, ByToken{vectors + OF_LAST_E * CHUNK}, keys(n));
+            s.template begin_add_sums<0>(pushed, x, ByToken{vectors + OF_LAST_E * CHUNK}, keys(n));
             s.template finish_add<GROUP>();
         }
         m.template finish_add<GROUP>();
