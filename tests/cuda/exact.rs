@@ -27,12 +27,19 @@ where
 /// Every width, with sequences that end inside an interval of kept states, and at its end.
 #[test]
 fn widths() {
-    for (seed, (width, expansion)) in (71..).zip([(32, 1), (32, 2), (32, 3), (32, 4), (64, 1), (64, 2)]) {
+    for (seed, (width, expansion)) in
+        (71..).zip([(32, 1), (32, 2), (32, 3), (32, 4), (64, 1), (64, 2), (64, 3), (64, 4)])
+    {
         let memory = memory(expansion);
         agree(&Case::new(TitansMlp { memory, ..TitansMlp::default() }, Sizes::new(1, 70, 2, width, width), seed));
         agree(&Case::new(Yaad { memory, ..<Yaad>::default() }, Sizes::new(1, 64, 1, width, width), seed));
         agree(&Case::new(Moneta { memory, ..<Moneta>::default() }, Sizes::new(1, 66, 2, width, width), seed));
         agree(&Case::new(Memora { memory, ..<Memora>::default() }, Sizes::new(1, 66, 2, width, width), seed));
+        agree(&Case::new(
+            YaadMomentum { memory, ..<YaadMomentum>::default() },
+            Sizes::new(1, 66, 1, width, width),
+            seed,
+        ));
     }
 }
 
@@ -48,29 +55,58 @@ fn sequences() {
     agree(&Case::new(TitansMlp::default(), Sizes::new(40, 3, 16, 32, 32), 84));
 }
 
-/// Every option that these kernels have.
+/// More memories than half of a GPU's multiprocessors: each has one block. Of twice as many hidden units two blocks have one memory
+/// after another.
 #[test]
-fn options() {
-    let sizes = Sizes::new(1, 70, 2, 64, 64);
-    let titans = TitansMlp { memory: residual(Activation::Gelu), ..TitansMlp::default() };
+fn many_memories() {
+    let lengths: Vec<usize> = (0..56).map(|i| if i == 7 { 66 } else { 2 }).collect();
+    agree(&Case::packed(TitansMlp::default(), &lengths, 2, 64, 64, 86));
+    agree(&Case::packed(<Yaad>::default(), &lengths, 2, 64, 64, 87));
+    agree(&Case::packed(<YaadMomentum>::default(), &lengths, 2, 64, 64, 88));
+    agree(&Case::packed(<Moneta>::default(), &lengths, 2, 64, 64, 89));
+    agree(&Case::packed(<Memora>::default(), &lengths, 2, 64, 64, 90));
+    agree_anchored(Case::packed(TitansMlp::default(), &lengths, 2, 64, 64, 91));
+    agree_anchored(Case::packed(<Memora>::default(), &lengths, 2, 64, 64, 92));
+    let wide = TitansMlp { memory: memory(4), ..TitansMlp::default() };
+    agree(&Case::new(wide, Sizes::new(40, 2, 7, 64, 64), 93));
+}
+
+/// Every option that these kernels have, with as many tokens as remain exact.
+fn agree_on_options(width: usize, expansion: u32) {
+    let sizes = Sizes::new(1, 70, 2, width, width);
+    let with = |activation| MlpMemory { expansion, ..residual(activation) };
+    let titans = TitansMlp { memory: with(Activation::Gelu), ..TitansMlp::default() };
     agree(&Case::new(titans, sizes, 91));
     agree(&Case::new(TitansMlp { read: Read::Before, clip: Some(2.0), ..titans }, sizes, 92));
-    let moneta = Moneta { memory: residual(Activation::Silu), clip: Some(2.0), ..<Moneta>::default() };
+    let moneta = Moneta { memory: with(Activation::Silu), clip: Some(2.0), ..<Moneta>::default() };
     agree(&Case::new(moneta, sizes, 93));
     agree(&Case::new(Moneta { read: Read::Before, ..moneta }, sizes, 94));
     // Clipped, gradients of log_a are lost to rounding after more tokens, on a CPU as well.
-    let memora = Memora { memory: residual(Activation::Silu), ..<Memora>::default() };
+    let memora = Memora { memory: with(Activation::Silu), ..<Memora>::default() };
     agree(&Case::new(memora, sizes, 93));
     agree(&Case::new(Memora { read: Read::Before, ..memora }, sizes, 94));
-    let short = Sizes::new(1, 24, 2, 64, 64);
+    let short = Sizes::new(1, 24, 2, width, width);
     agree(&Case::new(Memora { clip: Some(2.0), ..memora }, short, 95));
     agree(&Case::new(Memora { clip: Some(2.0), read: Read::Before, ..memora }, short, 96));
     for (seed, bias) in (93..).zip([Huber::Coordinate, Huber::Norm, Huber::Mix]) {
-        let memory = residual(Activation::GeluTanh);
+        let memory = with(Activation::GeluTanh);
         agree(&Case::new(Yaad { bias, ..<Yaad>::default() }, sizes, seed));
         agree(&Case::new(YaadMomentum { bias, memory, clip: Some(2.0), ..<YaadMomentum>::default() }, sizes, seed));
-        agree(&Case::new(Yaad { bias, read: Read::Before, ..<Yaad>::default() }, Sizes::new(1, 70, 2, 32, 32), seed));
+        agree(&Case::new(Yaad { bias, memory, read: Read::Before, ..<Yaad>::default() }, sizes, seed));
     }
+}
+
+/// By one block a memory.
+#[test]
+fn options() {
+    agree_on_options(32, 2);
+}
+
+/// By two, and by two with all the hidden units that they have room for.
+#[test]
+fn options_of_pairs() {
+    agree_on_options(64, 2);
+    agree_on_options(64, 4);
 }
 
 /// Memories that go back to an anchor, over several intervals and sequences of different lengths.
@@ -81,6 +117,11 @@ fn anchors() {
     agree_anchored(Case::packed(TitansMlp::default(), &[70, 1, 64, 131], 2, 32, 32, 102));
     // More memories than blocks that run at once, heads with anchors of their own.
     agree_anchored(Case::new(TitansMlp::default(), Sizes::new(40, 3, 16, 32, 32), 103));
+    agree_anchored(Case::new(
+        TitansMlp { memory: memory(4), ..TitansMlp::default() },
+        Sizes::new(1, 70, 2, 64, 64),
+        104,
+    ));
 }
 
 /// The same of the other rules.
@@ -112,6 +153,29 @@ fn extreme_tokens() {
     agree_extreme(&Case::new(<YaadMomentum>::default(), sizes, 123));
     agree_extreme(&Case::new(<Moneta>::default(), sizes, 124));
     agree_extreme(&Case::new(<Memora>::default(), sizes, 125));
+}
+
+/// Norms of (54) and sums of exponentials of (55) are taken on the scale of the token before. Here they leave it on both sides: by
+/// first states that are far from one, and by states that change by many powers of ten at once.
+#[test]
+fn sudden_changes() {
+    for (seed, width) in (131..).zip([32, 64]) {
+        let sizes = Sizes::new(1, 70, 1, width, width);
+        let moneta = Case::new(<Moneta>::default(), sizes, seed);
+        agree(&moneta.clone().changed("w0", |i, all| 1e-2 * all[i]).changed("w1", |i, all| 1e-5 * all[i]));
+        // What is so large may not learn, or it overflows.
+        agree(&moneta.clone().changed("w1", |i, all| 1e8 * all[i]).changed("theta", |_, _| 0.0));
+        let at_20 = |x: f64| move |t: usize, all: &[f64]| if t == 20 { x } else { all[t] };
+        agree(&moneta.changed("log_a", at_20(-25.0)).changed("theta", at_20(0.0)));
+        // A column of each layer.
+        let lower = |x: f64, wide: usize, i: usize| if i % wide == 3 { x - 52.0 } else { x };
+        let lowered = Case::new(<Memora>::default(), Sizes::new(1, 40, 1, width, width), seed);
+        let lowered = lowered.changed("w0", |i, all| lower(all[i], 2 * width, i));
+        agree(&lowered.changed("w1", |i, all| lower(all[i], width, i)));
+        let writes = Case::new(<Memora>::default(), sizes, seed).changed("theta", at_20(3000.0));
+        agree(&writes);
+        agree_anchored(writes);
+    }
 }
 
 /// Two runs have the same bits, with arguments of either type, to zero and to an anchor.

@@ -29,6 +29,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     // Rules token by token, and products of a block.
     ("block.cuh", include_str!("recurrent/block.cuh")),
     ("cluster.cuh", include_str!("recurrent/cluster.cuh")),
+    ("exchange.cuh", include_str!("recurrent/exchange.cuh")),
     ("renorm.cuh", include_str!("recurrent/renorm.cuh")),
     ("recurrent.cuh", include_str!("recurrent/recurrent.cuh")),
     ("pieces.cuh", include_str!("recurrent/pieces.cuh")),

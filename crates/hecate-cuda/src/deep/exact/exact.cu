@@ -7,24 +7,28 @@ struct ExactArgs {
     Options cell;
 };
 
-// Keys of 32 E elements, UNITS hidden units a warp, THREADS at most.
-#define EXACT_KERNELS(name, E, UNITS, THREADS, BIAS, RETENTION, MOMENTUM)                     \
-    KERNEL(name##_forward, ExactArgs, THREADS, 1) {                                \
-        DYNAMIC_SHARED(float4, near);                                              \
-        exact_forward<E, UNITS, BIAS, RETENTION, MOMENTUM>(args.cell, args.call, (float*)near); \
-    }                                                                              \
-    KERNEL(name##_backward, ExactArgs, THREADS, 1) {                               \
-        DYNAMIC_SHARED(float4, near);                                              \
-        exact_backward<E, UNITS, BIAS, RETENTION, MOMENTUM>(args.cell, args.call, (float*)near); \
+// Keys and values of 32 E elements, UNITS hidden units a warp, as many blocks a memory.
+#define RUN(declared, pass, E, UNITS, BLOCKS, ...)                                \
+    declared {                                                                    \
+        DYNAMIC_SHARED(float4, near);                                             \
+        pass<E, UNITS, BLOCKS, __VA_ARGS__>(args.cell, args.call, (float*)near);  \
     }
+// With THREADS at most: 512 of 128 registers, or 256 of 255.
+#define EXACT_KERNELS(name, E, UNITS, THREADS, ...)                                                  \
+    RUN(KERNEL(name##_forward, ExactArgs, THREADS, 1), exact_forward, E, UNITS, 1, __VA_ARGS__)      \
+    RUN(KERNEL(name##_backward, ExactArgs, THREADS, 1), exact_backward, E, UNITS, 1, __VA_ARGS__)
+#define PAIR_KERNELS(name, UNITS, ...)                                                                \
+    RUN(CLUSTER_KERNEL(name##_forward, ExactArgs, 256, 2), exact_forward, 2, UNITS, 2, __VA_ARGS__)   \
+    RUN(CLUSTER_KERNEL(name##_backward, ExactArgs, 256, 2), exact_backward, 2, UNITS, 2, __VA_ARGS__)
+// One block a memory at either width; two of 64, with up to 128 hidden units or up to 256.
+#define MEMORY_KERNELS(name, ...)                        \
+    EXACT_KERNELS(name##_32, 1, 8, 512, __VA_ARGS__)     \
+    EXACT_KERNELS(name##_64, 2, 16, 256, __VA_ARGS__)    \
+    PAIR_KERNELS(name##_pair_128, 8, __VA_ARGS__)        \
+    PAIR_KERNELS(name##_pair_256, 16, __VA_ARGS__)
 
-EXACT_KERNELS(exact_titans_32, 1, 8, 512, L2, DECAY, true)
-EXACT_KERNELS(exact_titans_64, 2, 16, 256, L2, DECAY, true)
-EXACT_KERNELS(exact_huber_32, 1, 8, 512, HUBER, DECAY, false)
-EXACT_KERNELS(exact_huber_64, 2, 16, 256, HUBER, DECAY, false)
-EXACT_KERNELS(exact_huber_momentum_32, 1, 8, 512, HUBER, DECAY, true)
-EXACT_KERNELS(exact_huber_momentum_64, 2, 16, 256, HUBER, DECAY, true)
-EXACT_KERNELS(exact_moneta_32, 1, 8, 512, LP, LQ, false)
-EXACT_KERNELS(exact_moneta_64, 2, 16, 256, LP, LQ, false)
-EXACT_KERNELS(exact_memora_32, 1, 8, 512, L2, KL, false)
-EXACT_KERNELS(exact_memora_64, 2, 16, 256, L2, KL, false)
+MEMORY_KERNELS(exact_titans, L2, DECAY, true)
+MEMORY_KERNELS(exact_huber, HUBER, DECAY, false)
+MEMORY_KERNELS(exact_huber_momentum, HUBER, DECAY, true)
+MEMORY_KERNELS(exact_moneta, LP, LQ, false)
+MEMORY_KERNELS(exact_memora, L2, KL, false)

@@ -1,8 +1,8 @@
-// MLP memories token by token with all weights in registers: a block a memory, one barrier a token.
+// MLP memories token by token with all weights in registers: a block a memory or a cluster of blocks, one barrier a token.
 //
 // Keys and values have 32 E elements, of which lane l has l, l + 32, ... A warp has UNITS hidden units: their columns of W0
 // and their rows of W1. So sums over hidden units are a thread's own and then one over warps, sums over keys or values
-// are one over the lanes of a warp.
+// are one over the lanes of a warp. Each of BLOCKS blocks has as many units, and sums over warps are over all blocks' warps.
 #pragma once
 #include "activation.cuh"
 #include "exact_matrices.cuh"
@@ -11,40 +11,72 @@
 
 // Numbers of a warp's hidden units in shared memory, by which its lanes tell each other.
 #define UNIT_ROWS 8
-// Rows of a warp's parts of sums over warps, and numbers: four of gates, two of a read's and two of a write's products with weights.
-#define PART_ROWS 4
+// Rows of a warp's parts of sums over warps, and numbers: four of gates, two each of a read's and a write's products with
+// weights.
+#define PART_ROWS 3
 #define GATE_SUMS 4
 #define NUMBERS (GATE_SUMS + 4)
+// Of both matrices of (54): sums of fourth powers, and largest numbers.
+#define NORM_ROWS 4
 
 // What a block has in shared memory.
-template <u32 E, u32 UNITS> struct ExactPlaces {
+template <u32 E, u32 UNITS, u32 BLOCKS> struct ExactPlaces {
     static constexpr u32 WIDTH = 32 * E;
     static constexpr u32 PART = PART_ROWS * WIDTH + NUMBERS;
-    // The warp's rows of numbers by unit; parts of sums over warps for two tokens; of both norms; what comes after.
-    float *own, *parts;
-    double* norms;
-    float* after;
+    // The warp's rows of numbers by unit; parts of sums over warps for two tokens; NORM_ROWS numbers of each warp; what comes
+    // after.
+    float *own, *parts, *norms, *after;
+    Exchange<BLOCKS> exchange;
 
-    __device__ __forceinline__ explicit ExactPlaces(float* near) {
+    __device__ __forceinline__ explicit ExactPlaces(float* near) : exchange(nullptr) {
         // In the order in which `Block::sums` counts them.
-        const u32 warps = blockDim.x / 32;
+        const u32 warps = Exchange<BLOCKS>::warps();
         own = near + threadIdx.x / 32 * (UNIT_ROWS * UNITS);
-        parts = near + warps * (UNIT_ROWS * UNITS);
-        norms = (double*)(parts + 2 * warps * PART);
-        after = (float*)(norms + 2 * warps);
+        parts = near + blockDim.x / 32 * (UNIT_ROWS * UNITS);
+        norms = parts + 2 * warps * PART;
+        after = norms + NORM_ROWS * warps + 4;
+        exchange.barriers = (u64*)(norms + NORM_ROWS * warps);
+        exchange.open();
     }
 
-    // Part `which` of this warp, and the sum of all warps' at `column`, in their order.
-    __device__ __forceinline__ float* part(u32 parity, u32 which) const {
-        return parts + (parity * (blockDim.x / 32) + threadIdx.x / 32) * PART + which * WIDTH;
+    // All threads of all blocks of the memory.
+    __device__ __forceinline__ void meet() { exchange.meet(); }
+    // A row, of which lanes have what is theirs, as part `which` of this warp; all blocks have it behind a meeting.
+    __device__ __forceinline__ void tell(u32 parity, u32 which, const float (&row)[E]) {
+        float* to = part(parity, which);
+#pragma unroll
+        for (u32 i = 0; i < E; i++) exchange.template tell<32>(to + threadIdx.x % 32 + 32 * i, row[i]);
     }
-    __device__ __forceinline__ float sum(u32 parity, u32 which, u32 column) const {
-        const float* from = parts + parity * (blockDim.x / 32) * PART + which * WIDTH + column;
-        // Always in the order of warps, so that two runs give the same bits.
-        float sum = 0.0f;
+    // COUNT numbers from number `first` on, which lie over the lanes one after another.
+    template <u32 COUNT> __device__ __forceinline__ void tell_numbers(u32 parity, u32 first, float x) {
+        const u32 lane = threadIdx.x % 32;
+        exchange.template tell<COUNT>(part(parity, PART_ROWS) + first + lane * COUNT / 32, x, lane % (32 / COUNT) == 0);
+    }
+    // Two numbers of each warp, in lanes 0 and 16, into rows `row` and the next; all warps' of such a row, put together.
+    __device__ __forceinline__ void tell_norms(u32 row, float x) {
+        float* to = norms + (row + threadIdx.x % 32 / 16) * exchange.warps() + exchange.warp();
+        exchange.template tell<2>(to, x, threadIdx.x % 16 == 0);
+    }
+    template <class Take> __device__ __forceinline__ float norm(u32 row, Take take) const {
+        return together(norms + row * exchange.warps(), 1, take);
+    }
+    // Whether this block writes what all of the memory have.
+    __device__ __forceinline__ bool speaks() const { return exchange.block() == 0; }
+
+    // Part `which` of this warp, and all warps' of it at `column`, put together or added.
+    __device__ __forceinline__ float* part(u32 parity, u32 which) const {
+        return parts + (parity * exchange.warps() + exchange.warp()) * PART + which * WIDTH;
+    }
+    template <class Take> __device__ __forceinline__ float all(u32 parity, u32 which, u32 column, Take take) const {
+        return together(parts + parity * exchange.warps() * PART + which * WIDTH + column, PART, take);
+    }
+    __device__ __forceinline__ float sum(u32 parity, u32 which, u32 column) const { return all(parity, which, column, added); }
+    // What warps have told, from the first one's on, always in their order, so that two runs give the same bits.
+    template <class Take> __device__ __forceinline__ float together(const float* from, u32 step, Take take) const {
+        float all = from[0];
 #pragma unroll 8
-        for (u32 warp = 0; warp < blockDim.x / 32; warp++) sum += from[warp * PART];
-        return sum;
+        for (u32 warp = 1; warp < exchange.warps(); warp++) all = take(all, from[warp * step]);
+        return all;
     }
 };
 
@@ -68,14 +100,17 @@ struct ExactRecord {
 template <int RETENTION> __device__ __forceinline__ float weight(float x) { return RETENTION == LQ ? x * x * x : x; }
 
 // A memory in registers, and what a token does with it.
-template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact {
+template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact {
     static constexpr u32 WIDTH = 32 * E;
     using Row = TokenRow<E, BIAS, MOMENTUM>;
-    using Places = ExactPlaces<E, UNITS>;
+    using Asked = AskedToken<E, BIAS, MOMENTUM>;
+    using Places = ExactPlaces<E, UNITS, BLOCKS>;
 
-    Matrices<E, UNITS, MOMENTUM> state;
+    Matrices<E, UNITS, BLOCKS, MOMENTUM> state;
     // What weights of both matrices are multiplied by: ν^{2−q} of (54). Weights themselves where they are exponentials.
     float factors[2] = {1.0f, 1.0f};
+    // Of (54), from token to token: a power of two near one over each ν, so that fourth powers stay in the range of 32 bits.
+    float scales[2] = {1.0f, 1.0f};
     float exponentials[2][RETENTION == KL ? UNITS : 1][E];
     // Images of what both layers go back to as they forget; null: zero.
     float* anchor;
@@ -87,7 +122,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     }
 
     // Before the first token: what the first state's weights need.
-    __device__ __forceinline__ void open(const Options& o, const Places& places) {
+    __device__ __forceinline__ void open(const Options& o, Places& places) {
         if constexpr (RETENTION == KL) {
 #pragma unroll
             for (u32 m = 0; m < 2; m++)
@@ -101,9 +136,44 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     }
 
     // Columns of W0, each a unit: logarithms of a distribution, and the distribution. Rows 5 to 7 of `own`.
-    __device__ __forceinline__ void settle_units(const Options& o, const Places& places) {
+    __device__ __forceinline__ void settle_units(const Options& o, Places& places) {
         const u32 unit = threadIdx.x % 32 * UNITS / 32;
-        float(&x)[UNITS][E] = state.x[0], tops[UNITS], sums[UNITS];
+        float(&x)[UNITS][E] = state.x[0], sums[UNITS], logs[UNITS];
+        exponentials_of(0, sums);
+        float sum = lane_sums<UNITS>(sums);
+        // Of a settled state sums are 1: only a token, or a first state, is so far from there.
+        if (__any_sync(0xffffffffu, !is_near_one(sum))) {
+            lower_units(places);
+            exponentials_of(0, sums);
+            sum = lane_sums<UNITS>(sums);
+        }
+        // What a column's logarithms lose, and what its exponentials are times.
+        places.own[6 * UNITS + unit] = logf(sum);
+        places.own[7 * UNITS + unit] = o.scale / sum;
+        __syncwarp();
+        read_row(logs, places.own + 6 * UNITS);
+        read_row(sums, places.own + 7 * UNITS);
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++)
+#pragma unroll
+            for (u32 i = 0; i < E; i++) x[u][i] -= logs[u], exponentials[0][u][i] *= sums[u];
+    }
+    // Exponentials of a matrix as it is, and this lane's part of their sums by unit.
+    __device__ __forceinline__ void exponentials_of(u32 m, float (&sums)[UNITS]) {
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++) {
+            // One exponential an element and token: all else is made of it.
+            sums[u] = 0.0f;
+#pragma unroll
+            for (u32 i = 0; i < E; i++) sums[u] += exponentials[m][u][i] = expf(state.x[m][u][i]);
+        }
+    }
+    // A sum of exponentials of which none was lost, nor too large.
+    __device__ __forceinline__ static bool is_near_one(float sum) { return sum > 1e-20f && sum < 1e20f; }
+
+    // Takes the largest of each column of W0 off it.
+    __device__ __forceinline__ void lower_units(Places& places) {
+        float(&x)[UNITS][E] = state.x[0], tops[UNITS];
 #pragma unroll
         for (u32 u = 0; u < UNITS; u++) {
             // This lane's part first, then over the warp.
@@ -112,92 +182,132 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
             for (u32 i = 1; i < E; i++) tops[u] = larger(tops[u], x[u][i]);
         }
         const float top = over_lanes<UNITS>(tops, larger);
-        places.own[5 * UNITS + unit] = top;
+        places.own[5 * UNITS + threadIdx.x % 32 * UNITS / 32] = top;
         __syncwarp();
-        // The largest of a column first, so that no exponential overflows.
         read_row(tops, places.own + 5 * UNITS);
-#pragma unroll
-        for (u32 u = 0; u < UNITS; u++) {
-            // One exponential an element and token: all else is made of it.
-            sums[u] = 0.0f;
-#pragma unroll
-            for (u32 i = 0; i < E; i++) sums[u] += exponentials[0][u][i] = expf(x[u][i] - tops[u]);
-        }
-        const float sum = lane_sums<UNITS>(sums);
-        // What a column's logarithms lose, and what its exponentials are times.
-        places.own[6 * UNITS + unit] = top + logf(sum);
-        places.own[7 * UNITS + unit] = o.scale / sum;
-        __syncwarp();
-        read_row(tops, places.own + 6 * UNITS);
-        read_row(sums, places.own + 7 * UNITS);
 #pragma unroll
         for (u32 u = 0; u < UNITS; u++)
 #pragma unroll
-            for (u32 i = 0; i < E; i++) x[u][i] -= tops[u], exponentials[0][u][i] *= sums[u];
+            for (u32 i = 0; i < E; i++) x[u][i] -= tops[u];
     }
 
-    // Columns of W1, each over all warps: the same. Warps tell each other their largest and their sums in rows 2 and 3.
-    __device__ __forceinline__ void settle_outputs(const Options& o, const Places& places, u32 parity) {
-        const u32 lane = threadIdx.x % 32, warps = blockDim.x / 32;
-        float(&x)[UNITS][E] = state.x[1], tops[E];
+    // Columns of W1, each over all warps: the same, by part 2. One barrier, or five where they are lowered.
+    __device__ __forceinline__ void settle_outputs(const Options& o, Places& places, u32 parity) {
+        float(&x)[UNITS][E] = state.x[1], sums[E];
+        output_sums(places, parity, sums);
+        bool near = true;
 #pragma unroll
-        for (u32 i = 0; i < E; i++) {
-            // Of this warp's units; the largest of all is not known yet.
-            float top = x[0][i], sum = 0.0f;
-#pragma unroll
-            for (u32 u = 1; u < UNITS; u++) top = larger(top, x[u][i]);
-#pragma unroll
-            for (u32 u = 0; u < UNITS; u++) sum += exponentials[1][u][i] = expf(x[u][i] - top);
-            tops[i] = top;
-            places.part(parity, 2)[lane + 32 * i] = top;
-            places.part(parity, 3)[lane + 32 * i] = sum;
+        for (u32 i = 0; i < E; i++) near &= is_near_one(sums[i]);
+        // All warps have the same sums.
+        if (__any_sync(0xffffffffu, !near)) {
+            lower_outputs(places, parity);
+            output_sums(places, parity, sums);
         }
-        __syncthreads();
 #pragma unroll
         for (u32 i = 0; i < E; i++) {
-            // Of the first warp; others lie `PART` further.
-            const float* first = places.parts + parity * warps * Places::PART + 2 * WIDTH + lane + 32 * i;
-            float top = first[0], sum = 0.0f;
-            for (u32 warp = 1; warp < warps; warp++) top = larger(top, first[warp * Places::PART]);
-            for (u32 warp = 0; warp < warps; warp++)
-                sum += first[warp * Places::PART + WIDTH] * expf(first[warp * Places::PART] - top);
-            // Exponentials were taken below the warp's own largest.
-            const float log = top + logf(sum), factor = o.scale / sum * expf(tops[i] - top);
+            const float log = logf(sums[i]), factor = o.scale / sums[i];
 #pragma unroll
             for (u32 u = 0; u < UNITS; u++) x[u][i] -= log, exponentials[1][u][i] *= factor;
         }
     }
-
-    // After the state has changed: its weights. Of (54) factors, from sums of fourth powers in 64 bits. One barrier.
-    __device__ __forceinline__ void settle(const Options& o, const Places& places, u32 parity) {
-        if constexpr (RETENTION == KL) {
-            settle_units(o, places);
-            settle_outputs(o, places, parity);
-        } else if constexpr (RETENTION == LQ) {
-            // Fourth powers of 32-bit numbers can be out of their range.
-            const u32 warps = blockDim.x / 32;
+    // Exponentials as they are, and their sums over all warps. One barrier.
+    __device__ __forceinline__ void output_sums(Places& places, u32 parity, float (&sums)[E]) {
 #pragma unroll
-            for (u32 m = 0; m < 2; m++) {
-                double sum = 0.0;
+        for (u32 i = 0; i < E; i++) {
+            sums[i] = 0.0f;
 #pragma unroll
-                for (u32 u = 0; u < UNITS; u++)
-#pragma unroll
-                    for (u32 i = 0; i < E; i++) {
-                        const double square = (double)state.x[m][u][i] * (double)state.x[m][u][i];
-                        sum += square * square;
-                    }
-                for (u32 mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
-                if (threadIdx.x % 32 == 0) places.norms[m * warps + threadIdx.x / 32] = sum;
-            }
-            __syncthreads();
-#pragma unroll
-            for (u32 m = 0; m < 2; m++) {
-                double sum = 0.0;
-                for (u32 warp = 0; warp < warps; warp++) sum += places.norms[m * warps + warp];
-                // Equation (54) at q = 4: ν to the power of minus two.
-                factors[m] = (float)(1.0 / sqrt(sum + LQ_EPSILON));
-            }
+            for (u32 u = 0; u < UNITS; u++) sums[i] += exponentials[1][u][i] = expf(state.x[1][u][i]);
         }
+        places.tell(parity, 2, sums);
+        places.meet();
+#pragma unroll
+        for (u32 i = 0; i < E; i++) sums[i] = places.sum(parity, 2, threadIdx.x % 32 + 32 * i);
+    }
+    // Takes the largest of each column of W1 off it. Three barriers: sums before and after it lie where these do.
+    __device__ __forceinline__ void lower_outputs(Places& places, u32 parity) {
+        float(&x)[UNITS][E] = state.x[1], tops[E];
+#pragma unroll
+        for (u32 i = 0; i < E; i++) {
+            tops[i] = x[0][i];
+#pragma unroll
+            for (u32 u = 1; u < UNITS; u++) tops[i] = larger(tops[i], x[u][i]);
+        }
+        // Sums have been read.
+        places.meet();
+        places.tell(parity, 2, tops);
+        places.meet();
+#pragma unroll
+        for (u32 i = 0; i < E; i++) {
+            const float top = places.all(parity, 2, threadIdx.x % 32 + 32 * i, larger);
+#pragma unroll
+            for (u32 u = 0; u < UNITS; u++) x[u][i] -= top;
+        }
+        places.meet();
+    }
+
+    // Factors of (54), from sums of fourth powers. One barrier, or three with new scales.
+    __device__ __forceinline__ void settle_norms(Places& places) {
+        float sums[2];
+        fourth_powers(places, sums);
+        if (!is_counted(0, sums[0]) || !is_counted(1, sums[1])) {
+            // All threads have the same sums.
+            rescale(places);
+            fourth_powers(places, sums);
+        }
+#pragma unroll
+        for (u32 m = 0; m < 2; m++) {
+            // Equation (54) at q = 4: ν to the power of minus two. Powers of two change no digit.
+            const float square = scales[m] * scales[m];
+            factors[m] = square / sqrtf(sums[m] + (float)LQ_EPSILON * (square * square));
+            scales[m] = power_of_two(exponent(scales[m]) - (exponent(sums[m]) >> 2));
+        }
+    }
+    // 2^n, up to LQ_EPSILON^(-1/4): smaller states do not count beside that. And n of a number from 2^n on that is not negative.
+    __device__ __forceinline__ static float power_of_two(int n) {
+        return __uint_as_float((u32)(max(min(n, 10), -126) + 127) << 23);
+    }
+    __device__ __forceinline__ static int exponent(float x) { return (int)(__float_as_uint(x) >> 23) - 127; }
+    // Whether a sum is what it is without scale: neither too large, nor lost.
+    __device__ __forceinline__ bool is_counted(u32 m, float sum) const {
+        return sum < 1e30f && (sum > 1e-18f || scales[m] == power_of_two(10));
+    }
+    // Of states times their scales, over the memory.
+    __device__ __forceinline__ void fourth_powers(Places& places, float (&sums)[2]) const {
+#pragma unroll
+        for (u32 m = 0; m < 2; m++) {
+            sums[m] = 0.0f;
+#pragma unroll
+            for (u32 u = 0; u < UNITS; u++)
+#pragma unroll
+                for (u32 i = 0; i < E; i++) {
+                    const float x = scales[m] * state.x[m][u][i], square = x * x;
+                    sums[m] += square * square;
+                }
+        }
+        places.tell_norms(0, lane_sums<2>(sums));
+        places.meet();
+#pragma unroll
+        for (u32 m = 0; m < 2; m++) sums[m] = places.norm(m, added);
+    }
+    // Scales from the largest numbers. One barrier.
+    __device__ __forceinline__ void rescale(Places& places) {
+        float tops[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (u32 m = 0; m < 2; m++)
+#pragma unroll
+            for (u32 u = 0; u < UNITS; u++)
+#pragma unroll
+                for (u32 i = 0; i < E; i++) tops[m] = larger(tops[m], fabsf(state.x[m][u][i]));
+        places.tell_norms(2, over_lanes<2>(tops, larger));
+        places.meet();
+#pragma unroll
+        for (u32 m = 0; m < 2; m++) scales[m] = power_of_two(-exponent(fabsf(places.norm(2 + m, larger))));
+    }
+
+    // After the state has changed: its weights. One barrier as a rule, none where weights are the state.
+    __device__ __forceinline__ void settle(const Options& o, Places& places, u32 parity) {
+        if constexpr (RETENTION == KL) settle_units(o, places), settle_outputs(o, places, parity);
+        else if constexpr (RETENTION == LQ) settle_norms(places);
     }
 
     // Pre-activations at a key and a query: of units in order at the key, then at the query. Lane l has number l UNITS / 16.
@@ -215,8 +325,8 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         return factors[0] * lane_sums<2 * UNITS>(sums);
     }
 
-    // This warp's part of h W1, into `part`.
-    __device__ __forceinline__ void out(const float (&h)[UNITS], float* part) const {
+    // This warp's part of h W1, part `which`.
+    __device__ __forceinline__ void out(Places& places, const float (&h)[UNITS], u32 parity, u32 which) const {
         // Values lie over lanes, so a sum over units needs no exchange.
         float y[E] = {};
 #pragma unroll
@@ -224,12 +334,13 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
 #pragma unroll
             for (u32 i = 0; i < E; i++) y[i] += h[u] * element(1, u, i);
 #pragma unroll
-        for (u32 i = 0; i < E; i++) part[threadIdx.x % 32 + 32 * i] = factors[1] * y[i];
+        for (u32 i = 0; i < E; i++) y[i] *= factors[1];
+        places.tell(parity, which, y);
     }
 
     // Hidden layers at a key and a query, for all lanes; parts of both outputs are left. Rows 0 and 1 of `own` are h, 2 and 3
     // slopes. The lane's own pre-activation is returned.
-    __device__ __forceinline__ float apply(const Options& o, const Places& places, const float (&k)[E], const float (&q)[E],
+    __device__ __forceinline__ float apply(const Options& o, Places& places, const float (&k)[E], const float (&q)[E],
                                            u32 parity, bool reads, float (&h)[UNITS]) const {
         // Lower lanes have numbers at the key, upper ones at the query.
         const u32 lane = threadIdx.x % 32, number = lane * UNITS / 16;
@@ -240,11 +351,11 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         places.own[2 * UNITS + number] = at.slope;
         __syncwarp();
         read_row(h, places.own);
-        out(h, places.part(parity, 0));
+        out(places, h, parity, 0);
         if (reads) {
             float read[UNITS];
             read_row(read, places.own + UNITS);
-            out(read, places.part(parity, 1));
+            out(places, read, parity, 1);
         }
         return sum;
     }
@@ -281,7 +392,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     }
 
     // What follows the barrier: the error, what it teaches, the write. Row 4 of `own` is δ.
-    __device__ __forceinline__ void learn(const Options& o, const Places& places, const Row& row, u32 parity,
+    __device__ __forceinline__ void learn(const Options& o, Places& places, const Row& row, u32 parity,
                                           const float (&h)[UNITS], const ExactRecord* record) {
         const u32 lane = threadIdx.x % 32, unit = lane * UNITS / 32;
         float e[E], u_o[E];
@@ -314,9 +425,9 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
 
 // Outputs of row `row`, by the first threads; parts are at `parity`.
 template <class Places>
-__device__ __forceinline__ void store_output(const Options& o, const RecurrentCall& call, const Places& places, u32 parity, u64 row) {
+__device__ __forceinline__ void store_output(const Options& o, const RecurrentCall& call, Places& places, u32 parity, u64 row) {
     // A warp or two.
-    if (threadIdx.x < Places::WIDTH) {
+    if (places.speaks() && threadIdx.x < Places::WIDTH) {
         const u64 at = row * Places::WIDTH + threadIdx.x;
         float y = places.sum(parity, 1, threadIdx.x);
         if (o.residual) y += load(call.q, at);
@@ -326,33 +437,37 @@ __device__ __forceinline__ void store_output(const Options& o, const RecurrentCa
 
 // All sequences and heads forward. A token's read goes with the next one's key, whose weights it sees, where it comes
 // after the write.
-template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM>
+template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM>
 __device__ __forceinline__ void exact_forward(const Options& o, const RecurrentCall& call, float* near) {
-    using Memory = Exact<E, UNITS, BIAS, RETENTION, MOMENTUM>;
-    const typename Memory::Places places(near);
-    for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
+    using Memory = Exact<E, UNITS, BLOCKS, BIAS, RETENTION, MOMENTUM>;
+    typename Memory::Places places(near);
+    for (u64 index = blockIdx.x / BLOCKS; index < (u64)call.sequences * call.heads; index += gridDim.x / BLOCKS) {
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
         Memory memory;
-        memory.anchor = anchor_image<E, UNITS>(call, sequence.head, call.workspace + blockIdx.x * call.workspace_each);
+        memory.anchor = anchor_image<E, UNITS, BLOCKS>(call, sequence.head, call.workspace + blockIdx.x * call.workspace_each);
         // States stay in registers from here to the last token.
         memory.state.load(call, call.initial, index);
         memory.open(o, places);
         // Rows are asked for a token before they are used.
-        typename Memory::Row next, row;
-        if (sequence.tokens) next.load(call, sequence.row(call, 0));
+        typename Memory::Asked next;
+        typename Memory::Row row;
+        if (sequence.tokens) next.ask(call, sequence.row(call, 0));
         float h[UNITS], q[E] = {};
-        u32 interval = 0, t = 0;
+        u32 interval = 0, kept_at = 0, t = 0;
         for (; t < sequence.tokens; t++) {
-            row = next;
-            if (t + 1 < sequence.tokens) next.load(call, sequence.row(call, t + 1));
-            if (call.kept && t == intervals.start(interval)) memory.state.store(sequence.kept + (u64)interval++ * call.state);
+            next.read(call, row);
+            if (t + 1 < sequence.tokens) next.ask(call, sequence.row(call, t + 1));
+            if (call.kept && t == kept_at) {
+                memory.state.store(sequence.kept + (u64)interval++ * call.state);
+                kept_at = intervals.start(interval);
+            }
 #pragma unroll
             for (u32 i = 0; i < E; i++) q[i] = o.read_after ? q[i] : row.q[i];
             // The key of this token and the query of the one before see the same weights.
             memory.apply(o, places, row.k, q, t % 2, true, h);
             // Parts of the next token lie elsewhere: one barrier is enough.
-            __syncthreads();
+            places.meet();
             if (!o.read_after || t > 0) store_output(o, call, places, t % 2, sequence.row(call, o.read_after ? t - 1 : t));
             memory.learn(o, places, row, t % 2, h, nullptr);
 #pragma unroll
@@ -361,10 +476,10 @@ __device__ __forceinline__ void exact_forward(const Options& o, const RecurrentC
         if (o.read_after && sequence.tokens) {
             // The last token's read; its key is not needed any more.
             memory.apply(o, places, q, q, t % 2, true, h);
-            __syncthreads();
+            places.meet();
             store_output(o, call, places, t % 2, sequence.row(call, t - 1));
         }
         memory.state.store(call, call.last, index);
-        __syncthreads();
+        places.meet();
     }
 }

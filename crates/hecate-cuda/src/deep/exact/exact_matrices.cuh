@@ -1,17 +1,19 @@
 // A thread's part of the matrices of a memory: in registers, and as images in memory that it alone reads and writes.
 #pragma once
+#include "exchange.cuh"
 #include "recurrent.cuh"
 
 // A thread's part of weights and momentum, or of their gradients: of its warp's units columns of W0 and rows of W1.
-template <u32 E, u32 UNITS, bool MOMENTUM> struct Matrices {
+template <u32 E, u32 UNITS, u32 BLOCKS, bool MOMENTUM> struct Matrices {
     static constexpr u32 MATRICES = MOMENTUM ? 4 : 2;
     // W0, W1, S0, S1.
     float x[MATRICES][UNITS][E];
 
     // Where element i of a unit of the warp lies in matrix `m`.
     __device__ __forceinline__ static u32 place(u32 m, u32 u, u32 i) {
-        // The unit among all of the block, and the key's element of W0 or the value's of W1.
-        const u32 unit = threadIdx.x / 32 * UNITS + u, wide = threadIdx.x % 32 + 32 * i, hidden = blockDim.x / 32 * UNITS;
+        // The unit among all of the memory, and the key's element of W0 or the value's of W1.
+        const u32 unit = Exchange<BLOCKS>::warp() * UNITS + u, wide = threadIdx.x % 32 + 32 * i;
+        const u32 hidden = Exchange<BLOCKS>::warps() * UNITS;
         return m % 2 == 0 ? wide * hidden + unit : unit * (32 * E) + wide;
     }
     // Calls `done(matrix, unit, i, place)` for each element, with its place in that matrix.
@@ -35,11 +37,11 @@ template <u32 E, u32 UNITS, bool MOMENTUM> struct Matrices {
     // From a kept state, all matrices one after another, and back.
     __device__ __forceinline__ void load(const float* state) {
         // Elements of a matrix: all have as many.
-        const u32 size = blockDim.x * UNITS * E;
+        const u32 size = BLOCKS * blockDim.x * UNITS * E;
         each([&](u32 m, u32 u, u32 i, u32 place) { x[m][u][i] = state[m * size + place]; });
     }
     __device__ __forceinline__ void store(float* state) const {
-        const u32 size = blockDim.x * UNITS * E;
+        const u32 size = BLOCKS * blockDim.x * UNITS * E;
         each([&](u32 m, u32 u, u32 i, u32 place) { state[m * size + place] = x[m][u][i]; });
     }
 };
@@ -92,7 +94,7 @@ __device__ __forceinline__ float* made_here(float* x) {
 
 // Calls `done(four, matrix, places)` for every four of an image of both layers, with the places of its elements there.
 // In a loop that takes few registers.
-template <u32 E, u32 UNITS, class Done> __device__ __forceinline__ void each_four(float* image, Done done) {
+template <u32 E, u32 UNITS, u32 BLOCKS, class Done> __device__ __forceinline__ void each_four(float* image, Done done) {
     using I = Image<E, UNITS>;
 #pragma unroll 1
     for (u32 n = 0; n < 2 * I::FOURS; n++) {
@@ -100,15 +102,16 @@ template <u32 E, u32 UNITS, class Done> __device__ __forceinline__ void each_fou
         // Elements of an image go unit by unit.
         u32 places[4];
 #pragma unroll
-        for (u32 j = 0; j < 4; j++) places[j] = Matrices<E, UNITS, false>::place(m, (first + j) / E, (first + j) % E);
+        for (u32 j = 0; j < 4; j++) places[j] = Matrices<E, UNITS, BLOCKS, false>::place(m, (first + j) / E, (first + j) % E);
         done(I::four(image, m, n % I::FOURS), m, places);
     }
 }
 
 // Anchors of both layers of a head, as threads hold them, at `to`. Null where memories forget to zero.
-template <u32 E, u32 UNITS> __device__ __forceinline__ float* anchor_image(const RecurrentCall& call, u32 head, float* to) {
+template <u32 E, u32 UNITS, u32 BLOCKS>
+__device__ __forceinline__ float* anchor_image(const RecurrentCall& call, u32 head, float* to) {
     if (!call.anchor_slots) return nullptr;
-    each_four<E, UNITS>(to, [&](float4* four, u32 m, const u32(&at)[4]) {
+    each_four<E, UNITS, BLOCKS>(to, [&](float4* four, u32 m, const u32(&at)[4]) {
         // A thread reads what it wrote itself.
         const float* anchor = call.anchor[m] + (u64)head * call.sizes[m];
         *four = make_float4(anchor[at[0]], anchor[at[1]], anchor[at[2]], anchor[at[3]]);

@@ -32,10 +32,11 @@ template <u32 E, u32 UNITS, int RETENTION> __device__ __forceinline__ float by_u
 }
 
 // A memory's backward.
-template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct ExactReverse {
+template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> struct ExactReverse {
     static constexpr u32 WIDTH = 32 * E;
-    using Memory = Exact<E, UNITS, BIAS, RETENTION, MOMENTUM>;
+    using Memory = Exact<E, UNITS, BLOCKS, BIAS, RETENTION, MOMENTUM>;
     using Row = typename Memory::Row;
+    using Asked = typename Memory::Asked;
     using Places = typename Memory::Places;
     using I = Image<E, UNITS>;
     // Matrices of an image: the state, and exponentials after it. Where weights are in it, and what else a write's backward
@@ -49,7 +50,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     const Options& o;
     Places places;
     // Gradients of weights and momentum.
-    Matrices<E, UNITS, MOMENTUM> d;
+    Matrices<E, UNITS, BLOCKS, MOMENTUM> d;
     // Weights after and before a token, and the others before it: images in shared memory.
     float *after, *before, *other;
     // Factors of the weights that are there.
@@ -68,6 +69,9 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     __device__ __forceinline__ static u32 unit() { return threadIdx.x % 32 * UNITS / 32; }
     __device__ __forceinline__ static u32 hidden_unit() { return threadIdx.x / 32 * UNITS + unit(); }
 
+    // Hidden units of the block.
+    __device__ __forceinline__ static u32 units() { return blockDim.x / 32 * UNITS; }
+
     // Elements of an image, and of two matrices of it.
     __device__ __forceinline__ static u32 pair() { return 2 * UNITS * E * blockDim.x; }
     __device__ __forceinline__ static u32 image() { return MATRICES / 2 * pair(); }
@@ -84,20 +88,21 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     __device__ __forceinline__ void replay(const SequenceHead& sequence, u32 start, u32 end, const float* kept, float* images,
                                            float* records) {
         // Which of the numbers of `Memory::pre` the lane has, and of which unit.
-        const u32 size = image(), hidden = o.hidden, number = threadIdx.x % 32 * UNITS / 16;
+        const u32 size = image(), hidden = units(), number = threadIdx.x % 32 * UNITS / 16;
         const u32 own = threadIdx.x / 32 * UNITS + number % UNITS;
         Memory memory;
         memory.anchor = anchor;
         memory.state.load(kept);
         memory.open(o, places);
-        typename Memory::Row next, row;
-        next.load(call, sequence.row(call, start));
+        Asked next;
+        Row row;
+        next.ask(call, sequence.row(call, start));
         float h[UNITS], q[E] = {};
         u32 t = start;
         for (; t < end; t++) {
             // Asked for a token before it is used.
-            row = next;
-            if (t + 1 < end) next.load(call, sequence.row(call, t + 1));
+            next.read(call, row);
+            if (t + 1 < end) next.ask(call, sequence.row(call, t + 1));
             // The state before the token.
             for_matrices([&](u32 m) { I::store(images + (u64)(t - start) * size, m, memory.state.x[m]); });
             if constexpr (RETENTION == KL) {
@@ -113,7 +118,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
             // What queries see is of the token before, where a read comes after the write.
             if (number < UNITS) record.pre[own] = pre;
             else if (!o.read_after || t > start) (o.read_after ? last : record).read_pre[own] = pre;
-            __syncthreads();
+            places.meet();
             memory.learn(o, places, row, t % 2, h, &record);
 #pragma unroll
             for (u32 i = 0; i < E; i++) q[i] = row.q[i];
@@ -132,8 +137,8 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
             I::store(after, 1, memory.state.x[1]);
         }
         after_factors[0] = memory.factors[0], after_factors[1] = memory.factors[1];
-        // Records are other threads' too.
-        __syncthreads();
+        // Records are other threads' too, and parts other blocks'.
+        places.meet();
     }
 
     template <class Done> __device__ __forceinline__ static void for_matrices(Done done) {
@@ -141,12 +146,12 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         for (u32 m = 0; m < (MOMENTUM ? 4 : 2); m++) done(m);
     }
 
-    // What the read adds to gradients of the weights that it saw, and its part of the query's. Rows 0 and 1 of `own`.
-    __device__ __forceinline__ void read_vjp(const ExactRecord& record, float* seen, const float (&f)[2], const float (&q)[E],
+    // What the read adds to gradients of the weights that it saw, and its part of the query's, from the pre-activation of the
+    // lane's unit. Rows 0 and 1 of `own`.
+    __device__ __forceinline__ void read_vjp(float pre, float* seen, const float (&f)[2], const float (&q)[E],
                                              const float (&dout)[E], u32 parity) {
         // Back through the second layer, at the query.
         const float dh = f[1] * by_unit<E, UNITS, RETENTION>(seen, 1, dout);
-        const float pre = record.read_pre[hidden_unit()];
         const Curve at = activation(o.activation, pre);
         // The gradient of the pre-activation, and the hidden layer, for all lanes.
         places.own[unit()] = dh * at.slope;
@@ -159,9 +164,9 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
             read_row(dpre, places.own);
             add_units<E, UNITS, RETENTION>(seen, 0, dpre, dq);
         }
-        float* part = places.part(parity, 1);
 #pragma unroll
-        for (u32 i = 0; i < E; i++) part[threadIdx.x % 32 + 32 * i] = f[0] * dq[i];
+        for (u32 i = 0; i < E; i++) dq[i] *= f[0];
+        places.tell(parity, 1, dq);
         // ⟨W̄, W⟩ of both matrices, by unit.
         float along[2] = {dh * at.slope * pre, at.value * dh};
         weights_along(parity, GATE_SUMS, along);
@@ -170,15 +175,15 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     }
 
     // Two sums over units, whose numbers lanes have as `unit` says, in every thread where weights are an image of the state.
-    __device__ __forceinline__ void weights_along(u32 parity, u32 first, float (&along)[2]) const {
+    __device__ __forceinline__ void weights_along(u32 parity, u32 first, float (&along)[2]) {
         if constexpr (RETENTION == LQ) {
             // Lanes with the same unit have the same number: each counts once.
             // Sums are the same in every thread behind the barrier.
             const bool counts = threadIdx.x % (32 / UNITS) == 0;
             float sums[2] = {counts ? along[0] : 0.0f, counts ? along[1] : 0.0f};
             const float sum = lane_sums<2>(sums);
-            if (threadIdx.x % 16 == 0) places.part(parity, PART_ROWS)[first + threadIdx.x % 32 / 16] = sum;
-            __syncthreads();
+            places.template tell_numbers<2>(parity, first, sum);
+            places.meet();
             along[0] = places.sum(parity, PART_ROWS, first), along[1] = places.sum(parity, PART_ROWS, first + 1);
         }
     }
@@ -236,15 +241,15 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
 
     // A sequence begins: anchors of its head are at `to`, zero gradients after them.
     __device__ __forceinline__ void open_anchors(u32 head, float* to) {
-        anchor = anchor_image<E, UNITS>(call, head, to);
+        anchor = anchor_image<E, UNITS, BLOCKS>(call, head, to);
         danchor = to + pair();
         if (!anchor) return;
-        each_four<E, UNITS>(danchor, [](float4* sums, u32, const u32(&)[4]) { *sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f); });
+        each_four<E, UNITS, BLOCKS>(danchor, [](float4* sums, u32, const u32(&)[4]) { *sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f); });
     }
     // It ends: their gradients by sequence.
     __device__ __forceinline__ void store_anchors(u64 index) const {
         if (!anchor) return;
-        each_four<E, UNITS>(danchor, [&](float4* sums, u32 m, const u32(&at)[4]) {
+        each_four<E, UNITS, BLOCKS>(danchor, [&](float4* sums, u32 m, const u32(&at)[4]) {
             // In the order of the anchor itself.
             float* to = call.danchor[m] + index * call.sizes[m];
             to[at[0]] = sums->x, to[at[1]] = sums->y, to[at[2]] = sums->z, to[at[3]] = sums->w;
@@ -288,15 +293,14 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         }
         // Exponentials count `scale` times, so shares are these over it.
         const float sum = lane_sums<UNITS>(sums), inverse = 1.0f / o.scale;
-#pragma unroll
-        for (u32 i = 0; i < E; i++) places.part(parity, 3)[lane + 32 * i] = totals[i];
+        places.tell(parity, 2, totals);
         // Its rows were read until here.
-        __syncthreads();
+        places.meet();
         places.own[unit()] = sum * inverse;
         __syncwarp();
         read_row(sums, places.own);
 #pragma unroll
-        for (u32 i = 0; i < E; i++) totals[i] = inverse * places.sum(parity, 3, lane + 32 * i);
+        for (u32 i = 0; i < E; i++) totals[i] = inverse * places.sum(parity, 2, lane + 32 * i);
         I::each(after, 0, [&](u32 u, u32 i, float w) { d.x[0][u][i] -= w * sums[u]; });
         I::each(after, 1, [&](u32 u, u32 i, float w) { d.x[1][u][i] -= w * totals[i]; });
     }
@@ -340,22 +344,23 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         add_units<E, UNITS, RETENTION>(before, m, x, out);
     }
     // The warp's part of a key's gradient, and the value's, which is minus that of the error.
-    __device__ __forceinline__ void leave_rows(float (&dk)[E], const float (&derror)[E], u64 at, u32 parity) const {
-        float* part = places.part(parity, 2);
+    __device__ __forceinline__ void leave_rows(float (&dk)[E], const float (&derror)[E], u64 at, u32 parity) {
+        const bool first = places.speaks() && threadIdx.x < 32;
 #pragma unroll
         for (u32 i = 0; i < E; i++) {
             const u32 column = threadIdx.x % 32 + 32 * i;
             // A residual's gradient is in all warps: the first one adds it.
-            if (o.residual && threadIdx.x < 32) dk[i] += derror[i];
-            part[column] = dk[i];
-            if (threadIdx.x < 32) ::store(call.dv, at * WIDTH + column, -derror[i]);
+            if (o.residual && first) dk[i] += derror[i];
+            if (first) ::store(call.dv, at * WIDTH + column, -derror[i]);
         }
+        places.tell(parity, 2, dk);
     }
 
     // One token back: equations (41)–(46), (56)–(59). `images` is where the state before the token before it lies, null where
-    // that is in another interval.
-    __device__ __forceinline__ void token(const Row& row, const ExactRecord& record, const float (&dout)[E], u64 at, u32 parity,
-                                          float* images) {
+    // that is in another interval; `key_row` is the row of the token after it, whose gradient of the key has come, or NONE.
+    static constexpr u64 NONE = ~0ull;
+    __device__ __forceinline__ void token(const Row& row, const ExactRecord& record, float read_pre, const float (&dout)[E], u64 at,
+                                          u64 key_row, u32 parity, float* images) {
         const u32 lane = threadIdx.x % 32, n = unit();
         // Gates of this token.
         const float a = expf(row.log_a), eta = MOMENTUM ? expf(row.log_eta) : 0.0f, theta = row.theta;
@@ -364,8 +369,12 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         float e[E], u_o[E];
 #pragma unroll
         for (u32 i = 0; i < E; i++) e[i] = record.error[lane + 32 * i];
-        if (o.read_after) read_vjp(record, after, after_factors, row.q, dout, parity);
-        if constexpr (RETENTION == KL) normalise_vjp(parity);
+        if (o.read_after) read_vjp(read_pre, after, after_factors, row.q, dout, parity);
+        if constexpr (RETENTION == KL) {
+            normalise_vjp(parity);
+            // Part 2 is told twice a token: where it has been read before the next barrier, it is free behind that.
+            store_key(key_row, parity ^ 1);
+        }
         // Its place is free for the weights before the token before.
         if (images) copy_weights(after, images);
 
@@ -391,7 +400,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         // ⟨D, xᵀ y⟩ of both layers: once a unit.
         if (lane % (32 / UNITS) == 0) gates[2] = -(back * curve.slope * ddelta + curve.value * dh);
         const float gate_sum = lane_sums<GATE_SUMS>(gates);
-        if (lane % (32 / GATE_SUMS) == 0) places.part(parity, PART_ROWS)[lane * GATE_SUMS / 32] = gate_sum;
+        places.template tell_numbers<GATE_SUMS>(parity, 0, gate_sum);
         // p̄ and b̄; row 4 from there.
         // Equation (42): what δ = b ∘ σ′ gives to the pre-activation, and what h gives.
         float dpre = -theta * (back * curve.second * ddelta + dh * curve.slope);
@@ -404,10 +413,9 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         for (u32 i = 0; i < E; i++) dk[i] *= -theta, du[i] *= -theta;
         // b = W1 u_o gives to u_o.
         add_before(1, own + 4 * UNITS, du);
-        float* part = places.part(parity, 0);
-#pragma unroll
-        for (u32 i = 0; i < E; i++) part[lane + 32 * i] = du[i];
-        __syncthreads();
+        places.tell(parity, 0, du);
+        places.meet();
+        if constexpr (RETENTION != KL) store_key(key_row, parity ^ 1);
 
         // From the gradient of u to that of the error.
 #pragma unroll
@@ -426,7 +434,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         add_outer(1, before, before_factors[1], along[1], u_o, own + 4 * UNITS, du, own, a);
         if constexpr (MOMENTUM) carry_momentum(eta);
         leave_rows(dk, du, at, parity);
-        if (BIAS == HUBER && threadIdx.x == 0) call.dgates[MOMENTUM ? 3 : 2][at] = ddelta_gate;
+        if (BIAS == HUBER && places.speaks() && threadIdx.x == 0) call.dgates[MOMENTUM ? 3 : 2][at] = ddelta_gate;
         store_gates(row, at, parity);
     }
 
@@ -440,7 +448,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     __device__ __forceinline__ void store_gates(const Row& row, u64 at, u32 parity) const {
         // A thread has a gate.
         const u32 which = threadIdx.x;
-        if (which >= (MOMENTUM ? 3 : 2)) return;
+        if (!places.speaks() || which >= (MOMENTUM ? 3 : 2)) return;
         // The sum of θ comes third, and without momentum second.
         const bool step = which == (MOMENTUM ? 2 : 1);
         const float sum = places.sum(parity, PART_ROWS, step ? 2 : which);
@@ -449,26 +457,21 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
 
     // The gradient of a query, with what a residual adds, or of a key, once its parts are there and a barrier.
     __device__ __forceinline__ void store_query(u64 row, u32 parity) const {
-        if (threadIdx.x >= WIDTH) return;
+        if (!places.speaks() || threadIdx.x >= WIDTH) return;
         // Sums over warps, each by the thread of its column.
         const u64 at = row * WIDTH + threadIdx.x;
         ::store(call.dq, at, places.sum(parity, 1, threadIdx.x) + (o.residual ? load(call.dout, at) : 0.0f));
     }
     __device__ __forceinline__ void store_key(u64 row, u32 parity) const {
-        if (threadIdx.x < WIDTH) ::store(call.dk, row * WIDTH + threadIdx.x, places.sum(parity, 2, threadIdx.x));
+        if (row == NONE || !places.speaks() || threadIdx.x >= WIDTH) return;
+        ::store(call.dk, row * WIDTH + threadIdx.x, places.sum(parity, 2, threadIdx.x));
     }
 };
 
-// This lane's part of a row of gradients of outputs.
-template <u32 E> __device__ __forceinline__ void load_dout(const RecurrentCall& call, u64 row, float (&dout)[E]) {
-#pragma unroll
-    for (u32 i = 0; i < E; i++) dout[i] = load(call.dout, row * (32 * E) + threadIdx.x % 32 + 32 * i);
-}
-
 // All sequences and heads backward, interval by interval from the last.
-template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM>
+template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM>
 __device__ __forceinline__ void exact_backward(const Options& o, const RecurrentCall& call, float* near) {
-    using Reverse = ExactReverse<E, UNITS, BIAS, RETENTION, MOMENTUM>;
+    using Reverse = ExactReverse<E, UNITS, BLOCKS, BIAS, RETENTION, MOMENTUM>;
     // Places in shared memory are the same for all sequences.
     Reverse back(call, o, near);
     // Images of an interval's states, and gradients while registers hold states; then records.
@@ -476,9 +479,9 @@ __device__ __forceinline__ void exact_backward(const Options& o, const Recurrent
     float* images = call.workspace + blockIdx.x * call.workspace_each;
     float* gradients = images + KEPT_EVERY * size;
     // Anchors and their gradients, of both layers, where there are any.
-    float* anchors = gradients + call.state;
+    float* anchors = gradients + call.state / BLOCKS;
     float* records = anchors + (call.anchor_slots ? 2 * Reverse::pair() : 0);
-    for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
+    for (u64 index = blockIdx.x / BLOCKS; index < (u64)call.sequences * call.heads; index += gridDim.x / BLOCKS) {
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
         back.open_anchors(sequence.head, anchors);
@@ -492,30 +495,33 @@ __device__ __forceinline__ void exact_backward(const Options& o, const Recurrent
             // The last token's states; a thread copies what it wrote itself.
             Reverse::copy_weights(back.before, images + (end - 1 - start) * size);
             back.copy_others(images + (end - 1 - start) * size);
-            typename Reverse::Row next, row;
-            float dout[E], next_dout[E];
-            next.load(call, sequence.row(call, end - 1));
-            load_dout(call, sequence.row(call, end - 1), next_dout);
+            typename Reverse::Asked next;
+            typename Reverse::Row row;
+            AskedRow<E> next_dout;
+            float dout[E];
+            // Of the lane's unit at the query, asked for a token ahead too.
+            auto read_pre_at = [&](u32 t) {
+                return ExactRecord(records, Reverse::units(), Reverse::WIDTH, t - start).read_pre[Reverse::hidden_unit()];
+            };
+            float next_read_pre = read_pre_at(end - 1);
+            next.ask(call, sequence.row(call, end - 1)), next_dout.ask(call.dout, sequence.row(call, end - 1));
             for (u32 t = end; t-- > start;) {
                 const u64 at = sequence.row(call, t);
-                row = next;
-#pragma unroll
-                for (u32 i = 0; i < E; i++) dout[i] = next_dout[i];
-                if (t > start) {
-                    next.load(call, sequence.row(call, t - 1));
-                    load_dout(call, sequence.row(call, t - 1), next_dout);
-                }
+                next.read(call, row), next_dout.read(call.dout, dout);
+                if (t > start) next.ask(call, sequence.row(call, t - 1)), next_dout.ask(call.dout, sequence.row(call, t - 1));
                 // What this thread copied during the last token.
                 copies_wait<0>();
-                const ExactRecord record(records, o.hidden, Reverse::WIDTH, t - start);
+                const ExactRecord record(records, Reverse::units(), Reverse::WIDTH, t - start);
                 back.take_factors(record);
-                back.token(row, record, dout, at, t % 2, t > start ? images + (t - 1 - start) * size : nullptr);
-                // The key's parts of the token after this came before the barrier.
-                if (t + 1 < end) back.store_key(sequence.row(call, t + 1), (t + 1) % 2);
+                const float read_pre = next_read_pre;
+                if (t > start) next_read_pre = read_pre_at(t - 1);
+                const u64 key_row = t + 1 < end ? sequence.row(call, t + 1) : Reverse::NONE;
+                back.token(row, record, read_pre, dout, at, key_row, t % 2, t > start ? images + (t - 1 - start) * size : nullptr);
                 if (!o.read_after) {
                     // A read before the write comes last.
-                    back.read_vjp(record, back.before, back.before_factors, row.q, dout, t % 2);
-                    __syncthreads();
+                    back.read_vjp(read_pre, back.before, back.before_factors, row.q, dout, t % 2);
+                    // Of (54) the read's products with weights were told behind all parts, and all have met for these.
+                    if constexpr (RETENTION != LQ) back.places.meet();
                 }
                 back.store_query(at, t % 2);
                 // Weights before this token are those after the one before.
@@ -524,10 +530,10 @@ __device__ __forceinline__ void exact_backward(const Options& o, const Recurrent
                 back.after = free;
                 back.after_factors[0] = back.before_factors[0], back.after_factors[1] = back.before_factors[1];
             }
-            __syncthreads();
+            back.places.meet();
             back.store_key(sequence.row(call, start), start % 2);
             // Parts are free again.
-            __syncthreads();
+            back.places.meet();
         }
         back.d.store(call, call.dinitial, index);
         back.store_anchors(index);

@@ -4,6 +4,10 @@
 #include "bias.cuh"
 #include "recurrent.cuh"
 
+__device__ __forceinline__ float added(float x, float y) { return x + y; }
+// The larger of two; NaN stays.
+__device__ __forceinline__ float larger(float x, float y) { return x > y || x != x ? x : y; }
+
 // What `take` makes over lanes of N numbers, a power of two up to 32. Lane l has that of number l N / 32.
 // Halves change places, so that N numbers take about N exchanges.
 template <u32 N, u32 MASK = 16, u32 ALL, class Take>
@@ -25,10 +29,8 @@ __device__ __forceinline__ float over_lanes(float (&x)[ALL], Take take) {
     else return x[0];
 }
 template <u32 N, u32 ALL> __device__ __forceinline__ float lane_sums(float (&x)[ALL]) {
-    return over_lanes<N>(x, [](float x, float y) { return x + y; });
+    return over_lanes<N>(x, added);
 }
-// The larger of two; NaN stays.
-__device__ __forceinline__ float larger(float x, float y) { return x > y || x != x ? x : y; }
 
 // A warp's row in shared memory, N numbers, in every lane.
 template <u32 N> __device__ __forceinline__ void read_row(float (&x)[N], const float* row) {
@@ -48,25 +50,63 @@ template <u32 E> __device__ __forceinline__ float warp_product(const float (&x)[
     return warp_sum(sum);
 }
 
+// An element as it lies in memory, and the numbers that E of them are. Whoever makes numbers of them waits until they have come.
+__device__ __forceinline__ u32 ask(Array x, u64 i) {
+    return x.type == 0 ? ((const u32*)x.data)[i] : ((const u16*)x.data)[i];
+}
+template <u32 E> __device__ __forceinline__ void numbers(Array x, const u32 (&bits)[E], float (&row)[E]) {
+    const u32 shift = x.type == 1 ? 16 : 0;
+#pragma unroll
+    for (u32 i = 0; i < E; i++) row[i] = __uint_as_float(bits[i] << shift);
+    if (x.type != 2) return;
+    // Only halves have to be looked at one by one.
+#pragma unroll
+    for (u32 i = 0; i < E; i++) row[i] = from_f16((u16)bits[i]);
+}
+// A lane's part of a row that is asked for, so that it comes beside other work.
+template <u32 E> struct AskedRow {
+    u32 bits[E];
+
+    __device__ __forceinline__ void ask(Array x, u64 row) {
+#pragma unroll
+        // Neighbouring lanes have neighbouring elements, so that a warp reads whole lines.
+        for (u32 i = 0; i < E; i++) bits[i] = ::ask(x, row * (32 * E) + threadIdx.x % 32 + 32 * i);
+    }
+    __device__ __forceinline__ void read(Array x, float (&row)[E]) const { numbers(x, bits, row); }
+};
+
 // A token's arguments, this lane's part, and its gates as they are given.
 template <u32 E, int BIAS, bool MOMENTUM> struct TokenRow {
     float k[E], q[E], v[E];
     float log_a, log_eta, theta, delta;
+};
 
-    __device__ __forceinline__ void load(const RecurrentCall& call, u64 row) {
+// The same on their way.
+template <u32 E, int BIAS, bool MOMENTUM> struct AskedToken {
+    static constexpr u32 GATES = (MOMENTUM ? 3 : 2) + (BIAS == HUBER ? 1 : 0);
+    AskedRow<E> k, q, v;
+    // Lane n has gate n, lanes beyond the last one gate 0. What all lanes ask for alike comes by a register that they share,
+    // for which the compiler waits at once.
+    float gate;
+
+    __device__ __forceinline__ void ask(const RecurrentCall& call, u64 row) {
+        k.ask(call.k, row), q.ask(call.q, row), v.ask(call.v, row);
+        const u32 lane = threadIdx.x % 32;
+        const float* from = call.gates[0];
 #pragma unroll
-        for (u32 i = 0; i < E; i++) {
-            // Neighbouring lanes have neighbouring elements, so that a warp reads whole lines.
-            u64 at = row * (32 * E) + threadIdx.x % 32 + 32 * i;
-            k[i] = ::load(call.k, at), q[i] = ::load(call.q, at), v[i] = ::load(call.v, at);
-        }
+        for (u32 n = 1; n < GATES; n++) from = lane == n ? call.gates[n] : from;
+        gate = from[row];
+    }
+    __device__ __forceinline__ void read(const RecurrentCall& call, TokenRow<E, BIAS, MOMENTUM>& row) const {
+        k.read(call.k, row.k), q.read(call.q, row.q), v.read(call.v, row.v);
         // In the order of the rule's gates.
         constexpr u32 AFTER = MOMENTUM ? 1 : 0;
-        log_a = call.gates[0][row];
-        log_eta = MOMENTUM ? call.gates[1][row] : 0.0f;
-        theta = call.gates[1 + AFTER][row];
-        delta = BIAS == HUBER ? call.gates[2 + AFTER][row] : 0.0f;
+        row.log_a = gate_of(0);
+        row.log_eta = MOMENTUM ? gate_of(1) : 0.0f;
+        row.theta = gate_of(1 + AFTER);
+        row.delta = BIAS == HUBER ? gate_of(2 + AFTER) : 0.0f;
     }
+    __device__ __forceinline__ float gate_of(u32 n) const { return __shfl_sync(0xffffffffu, gate, n); }
 };
 
 // u = ψ(e), clipped, of a whole row in each warp. The factor of (94) is returned.
