@@ -1,17 +1,15 @@
 //! Times of rules and of attention on the first GPU, by its own clock.
 //!
-//! `cargo bench -p hecate-tests --bench cuda` prints a table; with `-- --requests` each line `RULE DTYPE B T H D PASS`
-//! of the standard input is answered with a line of milliseconds, as `peers/compare.py` asks for them.
-//! `titans_mlp:64:4` is that rule with groups of 64 tokens and a hidden layer four times as wide as keys,
-//! `titans_mlp:exact:4` without groups; `yaad_matrix:16`, `lattice:16` and `atlas:64` are these in such groups, atlas
-//! with 5 steps of Newton-Schulz. `titans_mlp_norm:64:4` has a layer norm behind the last matrix, `titans_mlp+anchor`
-//! goes back to a learned start. `attention:512` sees a window of 512 tokens, and `decoded:16384` is the attention of T
-//! tokens after a cache that fills such a window. `copy_rate` is a copy of as many bytes as `softmax`, `layer_norm` and
-//! `rms_norm` read and write at least. `gated_rms_norm` has its gate before the norm, and moves half as much again
-//! forward, and three fifths more with backward; `add_layer_norm` twice as much forward, and three fifths more. Nothing
-//! is timed before it was compared, with the equations in 64 bits at small sizes and with the CPU column at the width
-//! that is timed, over 256 tokens (gradients of the first state fade beyond). 256 MiB written between two runs leave no
-//! cache warm.
+//! `cargo bench -p hecate-tests --bench cuda` prints a table; with `-- --requests` each line `RULE DTYPE B T H D PASS` of the
+//! standard input is answered with a line of milliseconds, as `peers/compare.py` asks for them. `titans_mlp:64:4` is that rule with
+//! groups of 64 tokens and a hidden layer four times as wide as keys, `titans_mlp:exact:4` without groups; `yaad_matrix:16`,
+//! `lattice:16` and `atlas:64` are these in such groups, atlas with 5 steps of Newton-Schulz. `titans_mlp_norm:64:4` has a layer
+//! norm behind the last matrix, `titans_mlp+anchor` goes back to a learned start. `attention:512` sees a window of 512 tokens, and
+//! `decoded:16384` is the attention of T tokens after a cache that fills such a window. `copy_rate` is a copy of as many bytes as
+//! `softmax`, `layer_norm` and `rms_norm` read and write at least. `gated_rms_norm` has its gate before the norm, and moves half as
+//! much again forward, and three fifths more with backward; `add_layer_norm` twice as much forward, and three fifths more. Nothing
+//! is timed before it was compared, with the equations in 64 bits at small sizes and with the CPU column at the width that is
+//! timed, over 256 tokens (gradients of the first state fade beyond). 256 MiB written between two runs leave no cache warm.
 
 use hecate_conformance::{Array, Case, Random, Sizes, assert_close, case, oracle::Oracle, report};
 use hecate_core::{
@@ -360,15 +358,14 @@ fn attend<B: primitives::Attention>(
 /// A cache `[B, P, H, D]` of which every place counts.
 fn whole_cache<B: primitives::Attention>(k: Tensor<B>, v: Tensor<B>) -> Result<Cache<Tensor<B>>> {
     let places = [k.shape().axes()[0], k.shape().axes()[1]];
-    let valid = Tensor::from_f32(k.device(), places, vec![1.0; places[0] * places[1]])?;
-    Ok(Cache { k, v, valid })
+    Ok(Cache { valid: Tensor::from_f32(k.device(), places, vec![1.0; places[0] * places[1]])?, k, v })
 }
 
 /// MLP memories by `RULE:GROUP:EXPANSION`, where GROUP may be `exact`, others by `RULE:GROUP`; none for other names.
 fn frozen(device: &Cuda, request: &Request) -> Option<Result<Work>> {
     let mut words = request.rule.split(':');
-    let (name, frozen) = (words.next()?, words.next()?);
-    let frozen = if frozen == "exact" { None } else { Some(frozen.parse().ok()?) };
+    let (name, group) = (words.next()?, words.next()?);
+    let frozen = if group == "exact" { None } else { Some(group.parse().ok()?) };
     macro_rules! by_name {
         ($($name:literal $rule:expr),*) => {
             match name {
