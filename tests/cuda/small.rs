@@ -62,10 +62,12 @@ small! {
     exact_memora_64: Bf16 [3, 64], <Memora>::default();
     exact_yaad_64: Bf16 [3, 64], <Yaad>::default();
     exact_yaad_momentum_64: Bf16 [3, 64], <YaadMomentum>::default();
-    // Two blocks a memory, with twice as many hidden units as one has room for.
+    // 256 hidden units, for which one block has no room.
     exact_wide_titans_mlp: Bf16 [3, 64], TitansMlp { memory: WIDE, ..TitansMlp::default() };
     exact_wide_moneta: Bf16 [3, 64], Moneta { memory: WIDE, ..<Moneta>::default() };
     exact_wide_memora: Bf16 [3, 64], Memora { memory: WIDE, ..<Memora>::default() };
+    exact_wide_yaad: Bf16 [3, 64], Yaad { memory: WIDE, ..<Yaad>::default() };
+    exact_wide_yaad_momentum: Bf16 [3, 64], YaadMomentum { memory: WIDE, ..<YaadMomentum>::default() };
     // General kernels, a token at a time.
     tokens_titans_mlp: F32 [3, 12], TitansMlp { memory: NORMED, ..TitansMlp::default() };
     tokens_moneta: F32 [3, 12], Moneta { memory: NORMED, ..<Moneta>::default() };

@@ -49,7 +49,8 @@ template <u32 BLOCKS> struct Exchange {
     }
 
     // To this place in every block, by COUNT lanes of each warp: those that are `one`. All read it behind the next meeting.
-    // What a place had may be read until this block's last `tell` before that meeting, and no longer: others wait for no more.
+    // Others may write here as soon as they have passed the last meeting before that one. So a warp has read what a place
+    // had before its own last `tell` ahead of that last meeting.
     template <u32 COUNT> __device__ __forceinline__ void tell(float* place, float x, bool one = true) {
         if (one) *place = x;
 #if __CUDA_ARCH__ >= 900

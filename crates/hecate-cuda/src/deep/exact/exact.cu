@@ -7,7 +7,7 @@ struct ExactArgs {
     Options cell;
 };
 
-// Keys and values of 32 E elements, UNITS hidden units a warp, as many blocks a memory.
+// Keys and values of 32 E elements, UNITS hidden units a warp, BLOCKS blocks a memory.
 #define RUN(declared, pass, E, UNITS, BLOCKS, ...)                                \
     declared {                                                                    \
         DYNAMIC_SHARED(float4, near);                                             \

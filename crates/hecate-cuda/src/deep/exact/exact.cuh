@@ -1,8 +1,9 @@
-// MLP memories token by token with all weights in registers: a block a memory or a cluster of blocks, one barrier a token.
+// MLP memories token by token with all weights in registers: a block a memory or a cluster of blocks, a barrier or two a token.
 //
 // Keys and values have 32 E elements, of which lane l has l, l + 32, ... A warp has UNITS hidden units: their columns of W0
 // and their rows of W1. So sums over hidden units are a thread's own and then one over warps, sums over keys or values
-// are one over the lanes of a warp. Each of BLOCKS blocks has as many units, and sums over warps are over all blocks' warps.
+// are one over the lanes of a warp. Each of BLOCKS blocks has an equal share of the units, and sums over warps are over all
+// blocks' warps.
 #pragma once
 #include "activation.cuh"
 #include "exact_matrices.cuh"
@@ -168,7 +169,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
             for (u32 i = 0; i < E; i++) sums[u] += exponentials[m][u][i] = expf(state.x[m][u][i]);
         }
     }
-    // A sum of exponentials of which none was lost, nor too large.
+    // Whether a sum of exponentials is neither too large nor has lost any.
     __device__ __forceinline__ static bool is_near_one(float sum) { return sum > 1e-20f && sum < 1e20f; }
 
     // Takes the largest of each column of W0 off it.
@@ -262,12 +263,12 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
             scales[m] = power_of_two(exponent(scales[m]) - (exponent(sums[m]) >> 2));
         }
     }
-    // 2^n, up to LQ_EPSILON^(-1/4): smaller states do not count beside that. And n of a number from 2^n on that is not negative.
+    // 2^n of up to about LQ_EPSILON^(-1/4), beside which smaller states do not count; and n of a number of at least 0.
     __device__ __forceinline__ static float power_of_two(int n) {
         return __uint_as_float((u32)(max(min(n, 10), -126) + 127) << 23);
     }
     __device__ __forceinline__ static int exponent(float x) { return (int)(__float_as_uint(x) >> 23) - 127; }
-    // Whether a sum is what it is without scale: neither too large, nor lost.
+    // Whether a sum of scaled powers is neither too large nor has lost any.
     __device__ __forceinline__ bool is_counted(u32 m, float sum) const {
         return sum < 1e30f && (sum > 1e-18f || scales[m] == power_of_two(10));
     }

@@ -81,8 +81,8 @@ pub(super) struct Shared {
     pub(super) units: usize,
 }
 
-/// The kernels of a form for keys and values of so many elements and so many hidden units. Two blocks have a memory where
-/// the GPU has `clusters`, and one has not the room or there is a multiprocessor for each (`idle`).
+/// The kernels of a form for keys and values of so many elements and so many hidden units. Two blocks share a memory where
+/// the GPU has `clusters`, if one has no room for it or every memory can have two multiprocessors (`idle`).
 pub(super) fn kernels(
     form: DeepForm,
     retention: Retention,
@@ -103,7 +103,7 @@ pub(super) fn kernels(
         DeepForm::LpLq => return None,
         DeepForm::L2Kl => [MEMORA_32, MEMORA_64, MEMORA_PAIR_128, MEMORA_PAIR_256],
     };
-    // A product of lanes' sums needs 32 units or more.
+    // Whole warps of units, and as many threads a block as values have elements.
     let fits = |most: usize| hidden.is_multiple_of(32) && (32..=most).contains(&hidden);
     match width {
         32 if fits(MOST_HIDDEN) => Some(Shared { kernels: narrow, blocks: 1, units: 8 }),

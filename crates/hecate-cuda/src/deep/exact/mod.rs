@@ -2,12 +2,12 @@
 //!
 //! # Blocks
 //!
-//! A sequence and head has a block, or a cluster of two with half of the hidden units each: of keys of 64, where there
-//! are multiprocessors for both, or where one has not the room. A warp has so many hidden units, with their columns of
-//! `W0` and rows of `W1`, and a lane every 32nd element of these. Sums over keys and values are exchanges inside a
-//! warp. Sums over hidden units are a thread's own, and then one over warps, of both blocks: the only barrier of a
-//! token where memories decay. A token's read sees what the next token's key does, so both go through the weights
-//! together.
+//! A sequence and head has a block, or a cluster of two with half of the hidden units each: of keys of 64, where every
+//! memory can have two multiprocessors, or where one block has not the room. A warp has so many hidden units, with
+//! their columns of `W0` and rows of `W1`, and a lane every 32nd element of these. Sums over keys and values are
+//! exchanges inside a warp. Sums over hidden units are a thread's own, and then one over warps, of both blocks: the
+//! only barrier of a token where memories decay. A token's read sees what the next token's key does, so both go through
+//! the weights together.
 //!
 //! Blocks write their parts of sums into each other's shared memory, where a barrier counts what has come
 //! (`recurrent/exchange.cuh`): the barrier of a cluster would wait for global memory too.
@@ -38,10 +38,11 @@
 //!
 //! # What it costs
 //!
-//! Of a forward, a token reads each weight of a `[K,D]` and `[D,V]` memory twice and writes it once, with momentum nine
-//! operations a weight. Two exchanges among lanes and one barrier are what a token takes beside that. Its arguments are
-//! asked for a token ahead, and made numbers of only when they are needed: a branch by their type would wait for each.
-//! An anchor is read once a token; a backward reads it twice, and reads and writes its gradient.
+//! Of a forward, a token reads weights of `W0` twice, those of `W1` three times, and writes each once: with momentum
+//! ten operations a weight. Two exchanges among lanes and one barrier, two of (54) and (55), are what a token takes
+//! beside that. Its arguments are loaded a token ahead and converted when they are used: converted by a branch on their
+//! type as they come, each would be waited for. An anchor is read once a token; a backward reads it twice, and reads
+//! and writes its gradient.
 //!
 //! # What goes by the general kernels
 //!
