@@ -54,6 +54,8 @@ small! {
     // Weights in registers, a token at a time.
     exact_titans_mlp: Bf16 [3, 32], TitansMlp::default();
     exact_titans_mlp_64: Bf16 [3, 64], TitansMlp::default();
+    exact_titans_mlp_halves: F16 [3, 64], TitansMlp::default();
+    exact_titans_mlp_wide: F32 [3, 64], TitansMlp::default();
     exact_moneta: Bf16 [3, 32], <Moneta>::default();
     exact_memora: Bf16 [3, 32], <Memora>::default();
     exact_yaad: Bf16 [3, 32], <Yaad>::default();

@@ -53,10 +53,12 @@ step_kernels! { HUBER_PAIR_256: SOURCE, DeepOptions {
     "exact_huber_pair_256_forward" HuberPair256Forward, "exact_huber_pair_256_backward" HuberPair256Backward
 } }
 step_kernels! { HUBER_MOMENTUM_PAIR_128: SOURCE, DeepOptions {
-    "exact_huber_momentum_pair_128_forward" HuberMomentumPair128Forward, "exact_huber_momentum_pair_128_backward" HuberMomentumPair128Backward
+    "exact_huber_momentum_pair_128_forward" HuberMomentumPair128Forward,
+    "exact_huber_momentum_pair_128_backward" HuberMomentumPair128Backward
 } }
 step_kernels! { HUBER_MOMENTUM_PAIR_256: SOURCE, DeepOptions {
-    "exact_huber_momentum_pair_256_forward" HuberMomentumPair256Forward, "exact_huber_momentum_pair_256_backward" HuberMomentumPair256Backward
+    "exact_huber_momentum_pair_256_forward" HuberMomentumPair256Forward,
+    "exact_huber_momentum_pair_256_backward" HuberMomentumPair256Backward
 } }
 step_kernels! { MONETA_PAIR_128: SOURCE, DeepOptions {
     "exact_moneta_pair_128_forward" MonetaPair128Forward, "exact_moneta_pair_128_backward" MonetaPair128Backward
