@@ -253,7 +253,7 @@ fn text() -> [Vec<u32>; 2] {
 /// Loss of a whole model in 64 bits, of [`text`].
 fn model_loss(model: &LanguageModel<Column>, leaves: &[Vec<Var>]) -> Vec<Vec<Var>> {
     let (all, [inputs, targets]) = (by_name(model.parameters(), leaves), text());
-    vec![vec![reference::loss(model.config(), &Weights::new(&all), &inputs, &targets, ROWS)]]
+    vec![vec![reference::loss(model.config().expect("blocks"), &Weights::new(&all), &inputs, &targets, ROWS)]]
 }
 
 /// Loss and gradients of a whole model.

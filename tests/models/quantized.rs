@@ -57,7 +57,7 @@ fn scores_stay_close() {
         let truth = scores(&model);
         for (format, most) in BlockFormat::ALL.into_iter().zip([0.03, 0.06, 0.12, 0.25]) {
             let quantized = quantize(&model, format).expect("a quantized model");
-            assert_eq!(quantized.config().quantization, Some(format));
+            assert_eq!(quantized.config::<Config>().unwrap().quantization, Some(format));
             assert_eq!(quantized.parameters().elements(), model.parameters().elements(), "{mixer} {format}");
             let error = error(&truth, &scores(&quantized));
             assert!(error > 0.0 && error < most, "{mixer} {format}: {error}");
@@ -130,8 +130,9 @@ fn learning_is_refused_by_name() {
     told(quantized.loss_and_gradients(&text[..8], &text[1..9], 1).expect_err("a gradient"));
     // A loss alone is no learning.
     assert!(quantized.loss(&text[..8], &text[1..9], 1).expect("a loss").is_finite());
-    told(LanguageModel::new(&device(), quantized.config(), 0).map(drop).expect_err("a fresh model"));
-    told(Trainer::new(&device(), quantized.config(), settings(), plan(), None).map(drop).expect_err("a run"));
+    let config = quantized.config::<Config>().expect("blocks");
+    told(LanguageModel::new(&device(), config, 0).map(drop).expect_err("a fresh model"));
+    told(Trainer::new(&device(), config, settings(), plan(), None).map(drop).expect_err("a run"));
     told(Trainer::from_model(quantized, settings(), plan(), None).map(drop).expect_err("a run"));
 }
 

@@ -113,7 +113,7 @@ pub(crate) fn open<B: Backend>(device: &B, folder: &Path, best: bool, flag: &str
         return Err(Error::flag("--best", why));
     }
     let trained = Trained::load(device, folder, if best { WhichWeights::Best } else { WhichWeights::Last })?;
-    check_vocabulary(trained.model.config().vocabulary_size, &trained.vocabulary)?;
+    check_vocabulary(trained.model.vocabulary_size(), &trained.vocabulary)?;
     Ok(trained)
 }
 

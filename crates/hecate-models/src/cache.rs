@@ -1,6 +1,10 @@
 //! What a model remembers between calls.
 
-use crate::{Config, Error, Result, Tape, Var};
+mod file;
+
+pub(crate) use file::shapes;
+
+use crate::{Error, Result, Tape, Var, model::KeptConfig};
 use hecate_core::{Backend, Tensor, memory, primitives};
 use std::sync::Arc;
 
@@ -13,6 +17,8 @@ use std::sync::Arc;
 pub struct LayerCache<B: Backend> {
     arrays: Vec<(&'static str, Var<B>)>,
     parts: Vec<LayerCache<B>>,
+    /// Somebody asked for a part that is not there.
+    lacks_part: bool,
 }
 
 impl<B: Backend> LayerCache<B> {
@@ -23,7 +29,7 @@ impl<B: Backend> LayerCache<B> {
 
     /// As [`LayerCache::new`], from values of a tape.
     fn of_vars(arrays: Vec<(&'static str, Var<B>)>) -> Self {
-        Self { arrays, parts: Vec::new() }
+        Self { arrays, parts: Vec::new(), lacks_part: false }
     }
 
     /// The same, and what the mixer's parts remember, in their order.
@@ -70,7 +76,13 @@ impl<B: Backend> LayerCache<B> {
 
     /// What the part at this index remembers.
     pub(crate) fn part_mut(&mut self, part: usize) -> Option<&mut Self> {
+        self.lacks_part |= part >= self.parts.len();
         self.parts.get_mut(part)
+    }
+
+    /// Whether somebody asked for a part that is not there, and remembers nothing.
+    pub(crate) fn lacks_part(&self) -> bool {
+        self.lacks_part
     }
 
     /// The same for `batch` texts, where all is known of one.
@@ -106,7 +118,7 @@ impl<B: Backend> LayerCache<B> {
         let arrays = first.arrays.iter().enumerate().map(|(i, (name, _))| Ok((*name, array(i)?)));
         let part = |i: usize| Self::zip(&all.iter().map(|cache| &cache.parts[i]).collect::<Vec<_>>(), make);
         let parts = (0..first.parts.len()).map(part);
-        Ok(Self { arrays: arrays.collect::<Result<_>>()?, parts: parts.collect::<Result<_>>()? })
+        Ok(Self { parts: parts.collect::<Result<_>>()?, ..Self::of_vars(arrays.collect::<Result<_>>()?) })
     }
 }
 
@@ -119,7 +131,7 @@ fn without_elements<B: Backend>(like: &Var<B>, texts: usize) -> Result<Var<B>> {
 
 impl<B: Backend> Clone for LayerCache<B> {
     fn clone(&self) -> Self {
-        Self { arrays: self.arrays.clone(), parts: self.parts.clone() }
+        Self { arrays: self.arrays.clone(), parts: self.parts.clone(), lacks_part: self.lacks_part }
     }
 }
 
@@ -129,25 +141,26 @@ impl<B: Backend> Clone for LayerCache<B> {
 pub struct Cache<B: Backend> {
     batch: usize,
     position: usize,
-    layers: Vec<LayerCache<B>>,
+    /// One part a mixer of the model.
+    memory: LayerCache<B>,
     /// Tokens of each text read so far `[batch]`, where the device counts them as part of a captured step.
     positions: Option<Tensor<B>>,
     /// What the model is made of.
-    config: Arc<Config>,
+    config: Arc<KeptConfig<B>>,
 }
 
 impl<B: Backend> Cache<B> {
-    /// A cache at position 0, with one part a block of a model of this configuration.
-    pub(crate) fn new(batch: usize, layers: Vec<LayerCache<B>>, config: Arc<Config>) -> Self {
-        Self { batch, position: 0, layers, positions: None, config }
+    /// A cache at position 0, with one part a mixer of a model of this configuration.
+    pub(crate) fn new(batch: usize, memory: LayerCache<B>, config: Arc<KeptConfig<B>>) -> Self {
+        Self { batch, position: 0, memory, positions: None, config }
     }
 
     /// Refuses a cache that a model of another configuration made.
-    pub(crate) fn check(&self, config: &Arc<Config>) -> Result<()> {
+    pub(crate) fn check(&self, config: &Arc<KeptConfig<B>>) -> Result<()> {
         if Arc::ptr_eq(&self.config, config) || self.config == *config {
             return Ok(());
         }
-        let found = format!("one of another model, of {} layers", self.layers.len());
+        let found = format!("one of another model, of {} layers", self.layers().len());
         Err(Error::config("cache", found, "one that this model made (`LanguageModel::cache`)"))
     }
 
@@ -163,33 +176,33 @@ impl<B: Backend> Cache<B> {
 
     /// What each block's mixer remembers, first block first.
     pub fn layers(&self) -> &[LayerCache<B>] {
-        &self.layers
+        &self.memory.parts
     }
 
     /// Size of all arrays, bytes.
     pub fn bytes(&self) -> usize {
-        let arrays = self.layers.iter().flat_map(LayerCache::iter);
+        let arrays = self.memory.iter();
         arrays.map(|(_, array)| array.shape().count() * array.dtype().size()).sum()
     }
 
     /// All arrays, first block first, then the device's count of tokens where it counts.
     pub(crate) fn arrays(&self) -> Vec<Tensor<B>> {
-        let arrays = self.layers.iter().flat_map(LayerCache::iter).map(|(_, array)| array.clone());
+        let arrays = self.memory.iter().map(|(_, array)| array.clone());
         arrays.chain(self.positions.clone()).collect()
     }
 
     /// The same texts with other arrays, in the order of [`Cache::arrays`].
     pub(crate) fn with_arrays(&self, arrays: Vec<Tensor<B>>) -> Self {
         let (mut cache, mut arrays) = (self.clone(), arrays.into_iter());
-        let places = cache.layers.iter_mut().flat_map(LayerCache::arrays_mut);
+        let places = cache.memory.arrays_mut().into_iter();
         places.zip(arrays.by_ref()).for_each(|(place, array)| *place = Var::constant(array));
         cache.positions = arrays.next();
         cache
     }
 
-    /// As [`Cache::layers`], for a model that runs.
-    pub(crate) fn layers_mut(&mut self) -> &mut [LayerCache<B>] {
-        &mut self.layers
+    /// What all mixers remember, for a model that runs.
+    pub(crate) fn memory_mut(&mut self) -> &mut LayerCache<B> {
+        &mut self.memory
     }
 
     /// The same, with tokens counted by the device from here on, as part of its arrays.
@@ -228,15 +241,15 @@ impl<B: Backend> Cache<B> {
 
     /// Cuts the history of all arrays: gradients of later calls end here.
     pub(crate) fn settle(&mut self) {
-        let arrays = self.layers.iter_mut().flat_map(LayerCache::arrays_mut);
+        let arrays = self.memory.arrays_mut().into_iter();
         arrays.for_each(|array| *array = Var::constant(array.value().clone()));
     }
 }
 
 impl<B: Backend> Clone for Cache<B> {
     fn clone(&self) -> Self {
-        let Self { batch, position, layers, positions, config } = self;
-        let (layers, positions, config) = (layers.clone(), positions.clone(), Arc::clone(config));
-        Self { batch: *batch, position: *position, layers, positions, config }
+        let Self { batch, position, memory, positions, config } = self;
+        let (memory, positions, config) = (memory.clone(), positions.clone(), Arc::clone(config));
+        Self { batch: *batch, position: *position, memory, positions, config }
     }
 }

@@ -15,10 +15,13 @@ pub use rule::{GROUP, RuleConfig, in_groups};
 use crate::{
     Dropout, Error, Result,
     bounds::{LAYERS, SIZE, within},
+    checkpoint::parse_json,
     json,
 };
 use hecate_core::{Rule, quantized::BlockFormat};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::Path;
 
 /// A language model: an embedding, blocks, a norm and an output head.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -345,6 +348,18 @@ impl Config {
             Error::config("config.json", format!("not readable: {error}"), "a model configuration in JSON")
         })?;
         config.validate()?;
+        Ok(config)
+    }
+
+    /// What the content of a `config.json` says; `path` is for messages.
+    pub(crate) fn parse(path: &Path, content: &[u8]) -> Result<Self> {
+        let config: Self = parse_json(path, content)?;
+        // All else has defaults: a file without layers says nothing of a model.
+        if !serde_json::from_slice::<Value>(content).is_ok_and(|file| file.get("layers").is_some()) {
+            let why = "names no `layers`, so it is no model's configuration; take the config.json of a run";
+            return Err(Error::checkpoint(path, why));
+        }
+        config.validate().map_err(|error| Error::checkpoint(path, error.to_string()))?;
         Ok(config)
     }
 

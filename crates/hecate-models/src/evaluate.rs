@@ -1,7 +1,7 @@
 //! How well a model predicts a text.
 
 use crate::{
-    At, Cache, Error, LanguageModel, Place, Result,
+    At, Cache, Config, Error, LanguageModel, Place, Result,
     monitor::{SlotMonitor, monitor},
     text::Stream,
 };
@@ -89,7 +89,8 @@ pub fn evaluate<B: Backend>(
     evaluate_afresh(model, stream, (segment, usize::MAX), progress)
 }
 
-/// As [`evaluate`], and what its memories are like after the last token, beside those of a fresh text.
+/// As [`evaluate`], and what its memories are like after the last token, beside those of a fresh text. Of a model of one's own
+/// it is not known which arrays are memories: nothing is said of them.
 ///
 /// # Errors
 /// As [`evaluate`].
@@ -105,7 +106,11 @@ pub fn evaluate_and_monitor<B: Backend>(
         progress(score.tokens)
     })?;
     let score = score.of(stream)?;
-    Ok((score, monitor(model.config(), &cache, &model.cache(cache.batch())?)?))
+    let monitored = match model.config::<Config>() {
+        Ok(config) => monitor(config, &cache, &model.cache(cache.batch())?)?,
+        Err(_) => Vec::new(),
+    };
+    Ok((score, monitored))
 }
 
 /// As [`evaluate`], with fresh memories for every `length` tokens: what a token is predicted from starts there, as the

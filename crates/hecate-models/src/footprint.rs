@@ -3,7 +3,7 @@
 mod mixers;
 
 use crate::{
-    Config, Dropout, Error, LanguageModel, Precision, Result,
+    Architecture, Config, Dropout, Error, LanguageModel, Precision, Result,
     language_model::{ALIGNED, piece},
 };
 use hecate_core::{Backend, Bytes, Checkpoints, DeviceMemory};
@@ -76,21 +76,28 @@ impl Footprint {
     /// device. Of more texts or tokens than any memory holds it says that they are more than any memory holds.
     ///
     /// # Errors
-    /// As [`Config::validate`].
-    pub fn of<B: Backend>(
+    /// As [`Architecture::elements`].
+    pub fn of<B: Backend, A: Architecture<B>>(
         device: &B,
-        config: &Config,
+        config: &A,
         precision: Precision,
         batch: usize,
         tokens: usize,
     ) -> Result<Self> {
-        let count = LanguageModel::count(device, config)?;
-        Ok(Self::new(config, count, precision, Call { hidden: config.hidden_size, batch, tokens }))
+        Ok(config.footprint(config.elements(device)?, precision, [batch, tokens]))
     }
 
-    /// With `count` learned elements.
-    fn new(config: &Config, count: u128, precision: Precision, call: Call) -> Self {
-        let call = Call { batch: call.batch.min(MOST), tokens: call.tokens.min(MOST), ..call };
+    /// Of this many learned elements, whatever is made of them: no activations, states and scores.
+    pub fn of_elements(elements: u128, precision: Precision) -> Self {
+        let bytes = |size: u128| usize::try_from(size.saturating_mul(elements)).unwrap_or(usize::MAX);
+        let rounded = if precision == Precision::F32 { 0 } else { precision.dtype().size() as u128 };
+        let (weights, moments) = (bytes(WIDE), bytes(2 * WIDE));
+        Self { weights, rounded: bytes(rounded), moments, gradients: weights, ..Self::default() }
+    }
+
+    /// With `elements` learned by blocks of this configuration.
+    pub(crate) fn of_blocks(config: &Config, elements: u128, precision: Precision, call: Pass) -> Self {
+        let call = Pass { batch: call.batch.min(MOST), tokens: call.tokens.min(MOST), ..call };
         let (hidden, size) = (call.hidden as u128, precision.dtype().size() as u128);
         let rows = (call.batch as u128).saturating_mul(call.tokens as u128);
         let scores = match precision {
@@ -115,13 +122,10 @@ impl Footprint {
         });
         let bytes = |bytes: u128| usize::try_from(bytes).unwrap_or(usize::MAX);
         Self {
-            weights: bytes(WIDE.saturating_mul(count)),
-            rounded: if precision == Precision::F32 { 0 } else { bytes(size.saturating_mul(count)) },
-            moments: bytes((2 * WIDE).saturating_mul(count)),
-            gradients: bytes(WIDE.saturating_mul(count)),
             activations: bytes(activations),
             states: bytes(states),
             scores: bytes(at_once.saturating_mul(2 * size * scores as u128).saturating_add(gathered)),
+            ..Self::of_elements(elements, precision)
         }
     }
 
@@ -158,14 +162,14 @@ fn masks(config: &Config, narrow: u128) -> u128 {
 
 /// Sizes of a pass.
 #[derive(Clone, Copy, Debug)]
-struct Call {
+pub(crate) struct Pass {
     /// Width of the stream.
-    hidden: usize,
-    batch: usize,
-    tokens: usize,
+    pub(crate) hidden: usize,
+    pub(crate) batch: usize,
+    pub(crate) tokens: usize,
 }
 
-impl Call {
+impl Pass {
     /// States of all texts where each is cut into pieces of `length` tokens, and every piece is `calls` calls that keep
     /// states for their backward, and leaves `more`.
     fn states(self, length: usize, calls: usize, more: usize) -> u128 {
@@ -178,8 +182,7 @@ impl Call {
 impl<B: Backend> LanguageModel<B> {
     /// What a step of learning costs with `batch` sequences of `tokens` tokens a pass.
     pub fn footprint(&self, batch: usize, tokens: usize) -> Footprint {
-        let (config, count) = (self.config(), self.parameters().elements() as u128);
-        Footprint::new(config, count, self.precision(), Call { hidden: config.hidden_size, batch, tokens })
+        self.kept_config().footprint(self.parameters().elements() as u128, self.precision(), [batch, tokens])
     }
 }
 

@@ -52,6 +52,20 @@ pub fn generate<'a, B: Backend>(
     Ok(Generation { texts: generate_all(model, &[prompt], vec![sampler])? })
 }
 
+/// As [`generate`], of a text that was read before: goes on where `cache` stands ([`LanguageModel::infer`],
+/// [`Cache::load`](crate::Cache::load)) and reads `tokens` first.
+///
+/// # Errors
+/// As [`generate`]; [`Error::Config`] for a cache of another model, of several texts, or inside a group of a frozen rule.
+pub fn generate_from<'a, B: Backend>(
+    model: &'a LanguageModel<B>,
+    cache: Cache<B>,
+    tokens: &[u32],
+    sampler: Sampler,
+) -> Result<Generation<'a, B>> {
+    Ok(Generation { texts: Texts::begin(model, cache, &[tokens], vec![sampler])? })
+}
+
 /// As [`generate`] for prompts of the same length, with a sampler for each. All texts are read and drawn together.
 ///
 /// # Errors
@@ -62,6 +76,11 @@ pub fn generate_all<'a, B: Backend>(
     prompts: &[&[u32]],
     samplers: Vec<Sampler>,
 ) -> Result<Texts<'a, B>> {
+    Texts::begin(model, model.cache(prompts.len().max(1))?, prompts, samplers)
+}
+
+/// Tokens that each of the prompts has, where there is a sampler for each.
+fn length_of(prompts: &[&[u32]], samplers: &[Sampler]) -> Result<usize> {
     let length = prompts.first().map_or(0, |prompt| prompt.len());
     if length == 0 {
         return Err(Error::config("prompt", "empty", "at least one token"));
@@ -73,13 +92,7 @@ pub fn generate_all<'a, B: Backend>(
         let expected = format!("one for each of {} prompts, which differ by their seeds alone", prompts.len());
         return Err(Error::config("samplers", samplers.len(), expected));
     }
-    let (cache, logits, group) = (model.cache(prompts.len())?, Vec::new(), Vec::new());
-    let (captured, asked, refusal, ahead, unread, failed) = (None, false, None, VecDeque::new(), Vec::new(), false);
-    let mut texts = Texts { model, cache, samplers, logits, group, captured, asked, refusal, ahead, unread, failed };
-    // A token of every text at a time.
-    let columns: Vec<Vec<u32>> = (0..length).map(|i| prompts.iter().map(|prompt| prompt[i]).collect()).collect();
-    columns.chunks(SEGMENT).try_for_each(|segment| texts.read(segment))?;
-    Ok(texts)
+    Ok(length)
 }
 
 impl<B: Backend> fmt::Debug for Texts<'_, B> {
@@ -111,6 +124,25 @@ impl<B: Backend> Generation<'_, B> {
         let read = self.texts.read_on(tokens);
         self.texts.failed = read.is_err();
         read
+    }
+}
+
+impl<'a, B: Backend> Texts<'a, B> {
+    /// Reads the prompts where `cache` stands.
+    fn begin(
+        model: &'a LanguageModel<B>,
+        cache: Cache<B>,
+        prompts: &[&[u32]],
+        samplers: Vec<Sampler>,
+    ) -> Result<Self> {
+        let length = length_of(prompts, &samplers)?;
+        let (logits, group, unread) = (Vec::new(), Vec::new(), Vec::new());
+        let (captured, asked, refusal, ahead, failed) = (None, false, None, VecDeque::new(), false);
+        let mut texts = Self { model, cache, samplers, logits, group, captured, asked, refusal, ahead, unread, failed };
+        // A token of every text at a time.
+        let columns: Vec<Vec<u32>> = (0..length).map(|i| prompts.iter().map(|prompt| prompt[i]).collect()).collect();
+        columns.chunks(SEGMENT).try_for_each(|segment| texts.read(segment))?;
+        Ok(texts)
     }
 }
 

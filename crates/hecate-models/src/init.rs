@@ -106,9 +106,9 @@ impl<'a, B: Backend> Builder<'a, B> {
         Ok(Self { dropout, ..self })
     }
 
-    /// The same; matrices added from here on are stored so ([`Builder::matrix`]).
-    pub(crate) fn with_quantization(self, quantization: Option<BlockFormat>) -> Self {
-        Self { quantization, ..self }
+    /// Stores matrices that are added from here on so ([`Builder::matrix`]).
+    pub(crate) fn quantize(&mut self, quantization: Option<BlockFormat>) {
+        self.quantization = quantization;
     }
 
     /// What layers drop.

@@ -1,5 +1,6 @@
 //! A language model: tokens in, scores of the next token out.
 
+mod blocks;
 mod loss;
 mod scores;
 
@@ -7,34 +8,49 @@ pub(crate) use loss::LossGradients;
 pub(crate) use scores::piece;
 
 use crate::{
-    Builder, Cache, Config, Error, Interrupt, Masks, Parameters, Precision, Random, Result, Tape, Var,
+    Architecture, Builder, Cache, Config, Dropout, Error, Interrupt, LayerCache, Masks, Model, Parameters, Precision,
+    Random, Result, Tape, Var,
     bounds::{SIZE, within},
     evaluate::SEGMENT,
-    layers::{Block, Context, Counts, Embedding, Linear, RmsNorm},
+    layers::{Context, Counts},
+    model::{KeptConfig, check_parts, check_rows},
     sampling::Options,
 };
 use hecate_core::{
     Backend, Capture, CapturedStep, DType, Sequences, Tensor,
-    primitives::{self, ProjectionEnd, Sampled},
+    primitives::{self, Sampled},
 };
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 /// Scores of 16 bits come in rows of a multiple of this many.
 pub(crate) const ALIGNED: usize = 64;
 
-/// Embedding, blocks, norm, output head.
+/// A [`Model`], its parameters, and how its passes run. What it is made of a [`Config`] says, or an [`Architecture`] of one's own.
+///
+/// # Example
+///
+/// ```
+/// use hecate_cpu::Cpu;
+/// use hecate_models::{Config, LanguageModel, Result};
+///
+/// # fn main() -> Result<()> {
+/// let model = LanguageModel::new(&Cpu::new(), &Config::uniform("titans", 2, 32, 2)?, 0)?;
+/// // A text is read in two calls: the second goes on with the memories that the first left.
+/// let text: Vec<u32> = b"to be or not to be".map(u32::from).into();
+/// let mut cache = model.cache(1)?;
+/// model.infer(&text[..10], 1, &mut cache)?;
+/// let scores = model.infer(&text[10..], 1, &mut cache)?;
+/// assert_eq!(scores.shape().axes(), [1, 8, 256]);
+/// assert_eq!(cache.position(), 18);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct LanguageModel<B: Backend> {
     device: B,
-    config: Arc<Config>,
+    config: Arc<KeptConfig<B>>,
     parameters: Parameters<B>,
-    embeddings: Embedding,
-    /// First to last.
-    blocks: Vec<Block<B>>,
-    /// Of the stream after the last block.
-    norm: RmsNorm,
-    /// To scores, tied to the embeddings or of its own.
-    head: Linear,
+    model: Box<dyn Model<B>>,
     precision: Precision,
     /// Seen by all passes.
     interrupt: Option<Interrupt>,
@@ -50,69 +66,46 @@ impl<B: Backend> LanguageModel<B> {
     /// A fresh model; the same seed gives the same weights on every device.
     ///
     /// # Errors
-    /// As [`Config::validate`]; the device's own failures.
-    pub fn new(device: &B, config: &Config, seed: u64) -> Result<Self> {
+    /// As [`Architecture::check`], for a [`Config`] [`Config::validate`]; [`Error::Config`] for two parameters of one name; the
+    /// device's own failures.
+    pub fn new<A: Architecture<B>>(device: &B, config: &A, seed: u64) -> Result<Self> {
         Self::build(device, config, Some(&mut Random::new(seed)))
     }
 
     /// A model whose parameters are all 0, to be overwritten.
-    pub(crate) fn blank(device: &B, config: &Config) -> Result<Self> {
+    pub(crate) fn blank<A: Architecture<B>>(device: &B, config: &A) -> Result<Self> {
         Self::build(device, config, None)
     }
 
-    /// All parameters in the order of checkpoints: embeddings, blocks, norm, head. Without `random` they are 0.
-    fn build(device: &B, config: &Config, random: Option<&mut Random>) -> Result<Self> {
-        config.validate()?;
+    /// All parameters in the order of checkpoints. Without `random` they are 0.
+    fn build<A: Architecture<B>>(device: &B, config: &A, random: Option<&mut Random>) -> Result<Self> {
+        config.check()?;
         let mut parameters = Parameters::new();
-        let (deviation, layers) = (config.initializer_range, config.layers.len());
-        let mut build = match random {
-            Some(random) => Builder::new(device, &mut parameters, random, deviation, layers),
+        let build = match random {
+            Some(random) => {
+                Builder::new(device, &mut parameters, random, config.initializer_range(), config.layers())
+            }
             None => Builder::blank(device, &mut parameters),
-        }
-        .with_dropout(config.dropout())?
-        .with_quantization(config.quantization);
-        let (vocabulary, hidden) = (config.vocabulary_size, config.hidden_size);
-        let mut model = build.within("model");
-        let embeddings = Embedding::new(&mut model, "embeddings", vocabulary, hidden)?;
-        let block = |(i, layer)| Block::new(&mut model.within(&format!("layers.{i}")), config, layer);
-        let blocks = config.layers.iter().enumerate().map(block).collect::<Result<_>>()?;
-        let norm = RmsNorm::new(&mut model, "norm", hidden, config.norm_eps)?;
-        let head = embeddings.head(&mut build, "lm_head", (vocabulary, hidden), config.tie_word_embeddings)?;
-        let (device, config, precision) = (device.clone(), Arc::new(config.clone()), Precision::default());
-        let (interrupt, masks, fp8_scales, scores_at_once) = (None, None, None, None);
-        Ok(Self {
-            device,
-            config,
-            parameters,
-            embeddings,
-            blocks,
-            norm,
-            head,
-            precision,
-            interrupt,
-            masks,
-            fp8_scales,
-            scores_at_once,
-        })
+        };
+        let model = config.build(&mut build.with_dropout(config.dropout())?)?;
+        Self::of(device.clone(), KeptConfig::new(config)?, parameters, model)
     }
 
-    /// Elements of all parameters of a model that is not made.
-    pub(crate) fn count(device: &B, config: &Config) -> Result<u128> {
-        config.validate()?;
-        let (mut parameters, mut count) = (Parameters::new(), 0);
-        let (vocabulary, hidden) = (config.vocabulary_size, config.hidden_size);
-        let mut build = Builder::counting(device, &mut parameters, &mut count).with_quantization(config.quantization);
-        let embeddings = Embedding::new(&mut build, "", vocabulary, hidden)?;
-        embeddings.head(&mut build, "", (vocabulary, hidden), config.tie_word_embeddings)?;
-        RmsNorm::new(&mut build, "", hidden, config.norm_eps)?;
-        // Of layers alike one is counted.
-        for run in config.layers.chunk_by(|a, b| a == b) {
-            let mut layer = 0;
-            let build = Builder::counting(device, &mut parameters, &mut layer);
-            Block::new(&mut build.with_quantization(config.quantization), config, &run[0])?;
-            count = count.saturating_add(layer.saturating_mul(run.len() as u128));
+    /// Layers and their parameters.
+    fn of(
+        device: B,
+        config: Arc<KeptConfig<B>>,
+        parameters: Parameters<B>,
+        model: Box<dyn Model<B>>,
+    ) -> Result<Self> {
+        let mut names = HashSet::new();
+        if let Some(twice) = parameters.iter().find(|parameter| !names.insert(&parameter.name)) {
+            let expected = "a name of its own for every parameter: build layers in `build.within(name)`";
+            return Err(Error::config("parameters", format!("two named `{}`", twice.name), expected));
         }
-        Ok(count)
+        let (precision, interrupt, masks, fp8_scales, scores_at_once) =
+            (Precision::default(), None, None, None, None);
+        Ok(Self { device, config, parameters, model, precision, interrupt, masks, fp8_scales, scores_at_once })
     }
 
     /// The same model, whose passes that gather gradients have activations of this precision.
@@ -171,8 +164,31 @@ impl<B: Backend> LanguageModel<B> {
     }
 
     /// What it is made of.
-    pub fn config(&self) -> &Config {
+    ///
+    /// # Errors
+    /// [`Error::Config`] for another type of configuration than the model was made of.
+    pub fn config<A: Architecture<B>>(&self) -> Result<&A> {
+        self.config.of()
+    }
+
+    /// The configuration, of whatever type.
+    pub(crate) fn kept_config(&self) -> &KeptConfig<B> {
         &self.config
+    }
+
+    /// What layers drop while the model learns.
+    pub(crate) fn dropout(&self) -> Dropout {
+        self.config.dropout()
+    }
+
+    /// Number of its mixers; of Hecate's own models that of blocks.
+    pub fn layers(&self) -> usize {
+        self.model.mixers().len()
+    }
+
+    /// Number of different tokens.
+    pub fn vocabulary_size(&self) -> usize {
+        self.model.vocabulary_size()
     }
 
     /// Where it lies.
@@ -192,7 +208,7 @@ impl<B: Backend> LanguageModel<B> {
 
     /// Calls of [`LanguageModel::infer`] must start at a multiple of this many tokens: 1 unless a rule is frozen.
     pub fn group(&self) -> usize {
-        self.blocks.iter().map(|block| block.mixer().group()).fold(1, least_common_multiple)
+        self.model.mixers().iter().map(|mixer| mixer.group()).fold(1, least_common_multiple)
     }
 
     /// What is remembered of `batch` texts that are about to start.
@@ -201,8 +217,10 @@ impl<B: Backend> LanguageModel<B> {
     /// [`Error::Config`] for no text at all or too many; the device's own failures.
     pub fn cache(&self, batch: usize) -> Result<Cache<B>> {
         within("batch", batch, 1..=SIZE)?;
-        let layers = self.blocks.iter().map(|block| block.mixer().cache(&self.device, &self.parameters, batch));
-        Ok(Cache::new(batch, layers.collect::<Result<_>>()?, Arc::clone(&self.config)))
+        let mixers = self.model.mixers();
+        let parts = mixers.iter().map(|mixer| mixer.cache(&self.device, &self.parameters, batch));
+        let memory = LayerCache::new(Vec::new()).with_parts(parts.collect::<Result<_>>()?);
+        Ok(Cache::new(batch, memory, Arc::clone(&self.config)))
     }
 
     /// Scores `[batch, T, V]` of the token that follows each of `tokens [batch, T]`. The texts go on where `cache` stands;
@@ -251,12 +269,12 @@ impl<B: Backend> LanguageModel<B> {
         (unread, streams): (&[u32], &[[u32; 3]]),
         count: usize,
     ) -> Result<Capture<Box<dyn CapturedStep<B>>>> {
-        let counts = |block: &Block<B>| block.mixer().counts();
-        if let Some(layer) = self.blocks.iter().position(|block| counts(block) == Counts::Host) {
+        let counts: Vec<_> = self.model.mixers().iter().map(|mixer| mixer.counts()).collect();
+        if let Some(layer) = counts.iter().position(|counts| *counts == Counts::Host) {
             let why = format!("the mixer of layer {layer} does other work at other positions");
             return Ok(Capture::Refused { why });
         }
-        let cache = &match self.blocks.iter().map(counts).max() {
+        let cache = &match counts.iter().max() {
             Some(Counts::Device) => cache.clone().counted_by_device(&self.device)?,
             _ => cache.clone(),
         };
@@ -315,42 +333,33 @@ impl<B: Backend> LanguageModel<B> {
 
     /// Scores `[batch, T, V]` of the tokens that follow `ids [batch, T]`.
     fn logits(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
-        let (x, pending) = self.stream(tape, ids, cache)?;
-        if pending.is_none() && Linear::projects(tape, &[self.head], &x) {
-            return Ok(Linear::projected(tape, &[self.head], (&x, Some(&self.norm)), ProjectionEnd::Each)?.remove(0));
-        }
-        let [_, normed] = self.norm.after(tape, &x, pending.as_ref())?;
-        self.head.forward(tape, &normed)
+        let scores = self.in_context(ids, cache, |context| self.model.scores(tape, ids, context))?;
+        check_rows(&scores, ids.shape().axes(), Some(self.vocabulary_size()))?;
+        Ok(scores)
     }
 
-    /// The residual stream that scores are made of, `[batch, T, hidden]`.
-    fn normed(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
-        let (x, pending) = self.stream(tape, ids, cache)?;
-        let [_, normed] = self.norm.after(tape, &x, pending.as_ref())?;
-        Ok(normed)
+    /// What scores are made of, `[batch, T, hidden]`; of a model without a head the scores themselves.
+    fn stream(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
+        let x = self.in_context(ids, cache, |context| self.model.forward(tape, ids, context))?;
+        check_rows(&x, ids.shape().axes(), None)?;
+        Ok(x)
     }
 
-    /// The residual stream after the last block, `[batch, T, hidden]`, and what is still to be added to it.
-    fn stream(
+    /// Runs the model on `ids [batch, T]` where `cache` stands; its mixers remember there.
+    fn in_context(
         &self,
-        tape: &Tape<'_, B>,
         ids: &Tensor<B>,
         mut cache: Option<&mut Cache<B>>,
-    ) -> Result<(Var<B>, Option<Var<B>>)> {
+        run: impl FnOnce(&mut Context<'_, B>) -> Result<Var<B>>,
+    ) -> Result<Var<B>> {
         let [batch, length] = [0, 1].map(|axis| ids.shape().axes()[axis]);
         let position = cache.as_ref().map_or(0, |cache| cache.position());
         let positions = cache.as_ref().and_then(|cache| cache.positions().cloned());
-        let (mut x, mut pending) = (self.embeddings.forward(tape, ids)?, None);
-        tape.watch("the embedding of a token", &x)?;
-        for (i, block) in self.blocks.iter().enumerate() {
-            tape.enter(Some(i));
-            let cache = cache.as_mut().and_then(|cache| cache.layers_mut().get_mut(i));
-            let positions = positions.clone();
-            let mut context = Context { positions, ..Context::at(Sequences::batch(batch, length), position, cache) };
-            (x, pending) = block.forward_onto(tape, &x, pending.as_ref(), &mut context)?;
-        }
-        tape.enter(None);
-        Ok((x, pending))
+        let memory = cache.as_mut().map(|cache| cache.memory_mut());
+        let mut context = Context { positions, ..Context::at(Sequences::batch(batch, length), position, memory) };
+        let x = run(&mut context)?;
+        check_parts(context.cache, self.model.mixers().len())?;
+        Ok(x)
     }
 
     /// Tokens on the device, `[batch, T]`.
@@ -365,7 +374,7 @@ impl<B: Backend> LanguageModel<B> {
             let found = format!("{} tokens in {batch} texts", tokens.len());
             return Err(Error::config(field, found, "equally many tokens in each text, and at least one"));
         }
-        let vocabulary = self.config.vocabulary_size;
+        let vocabulary = self.vocabulary_size();
         match tokens.iter().find(|&&token| token as usize >= vocabulary) {
             Some(token) => Err(Error::config(field, token, format!("tokens under {vocabulary} (vocabulary_size)"))),
             None => Ok(tokens.len() / batch),
@@ -374,11 +383,13 @@ impl<B: Backend> LanguageModel<B> {
 
     /// Refuses a call that starts inside a group of a frozen rule.
     fn check_group(&self, position: usize) -> Result<()> {
-        for (i, block) in self.blocks.iter().enumerate() {
-            let group = block.mixer().group();
+        for (i, mixer) in self.model.mixers().into_iter().enumerate() {
+            let group = mixer.group().max(1);
             if !position.is_multiple_of(group) {
+                // A model of one's own has no such path in its file.
+                let path = self.config::<Config>().ok().map(|config| config.layers[i].mixer.rule_path());
                 return Err(Error::config(
-                    format!("layers[{i}].mixer.{}frozen", self.config.layers[i].mixer.rule_path()),
+                    format!("layers[{i}].mixer.{}frozen", path.unwrap_or("rule.")),
                     format!("{group}, and the call starts at token {position}"),
                     format!(
                         "calls that start at a multiple of {group}; keep a clone of the cache from the last multiple \
@@ -401,6 +412,8 @@ pub(crate) fn into_core(error: Error) -> hecate_core::Error {
 
 /// The least common multiple, saturating: no text reaches one that is too large to be counted.
 fn least_common_multiple(a: usize, b: usize) -> usize {
+    // No group is one of a token.
+    let (a, b) = (a.max(1), b.max(1));
     let (mut x, mut y) = (a, b);
     while y != 0 {
         (x, y) = (y, x % y);

@@ -2,7 +2,8 @@
 //!
 //! Everything is generic over [`hecate_core::Backend`]; the caller chooses the device.
 //!
-//! * [`Config`] says what a model is made of, and [`LanguageModel`] is the model.
+//! * [`Config`] says what a model is made of, and [`LanguageModel`] is the model. Layers of one's own become one by an
+//!   [`Architecture`].
 //! * [`Tape`] records a forward and runs it backward. Model code writes the forward only; gradients come from the primitives'
 //!   and rules' own backwards. [`optimizer::AdamW`] learns from them.
 //! * [`layers`] has memories, attention and their compositions; [`trainer`] learns a text, [`generate`] continues a prompt,
@@ -70,6 +71,7 @@ mod json;
 mod language_model;
 pub mod layers;
 pub mod metrics;
+mod model;
 pub mod monitor;
 pub mod optimizer;
 #[cfg(feature = "tokenizer")]
@@ -100,6 +102,7 @@ pub use footprint::Footprint;
 pub use init::{Builder, Init};
 pub use interrupt::Interrupt;
 pub use language_model::LanguageModel;
+pub use model::{Architecture, Model};
 pub use parameters::{Gradients, MatrixId, Parameter, ParameterId, Parameters, QuantizedMatrix};
 pub use place::Place;
 pub use precision::Precision;

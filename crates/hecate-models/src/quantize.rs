@@ -5,7 +5,7 @@
 
 use crate::{
     Config, Error, LanguageModel, Result,
-    checkpoint::{to_json, write_whole},
+    checkpoint::write_whole,
     trainer::{CONFIG, MODEL, TOKENIZER, Trained},
     weights::pack,
 };
@@ -21,10 +21,11 @@ use std::{fs, path::Path};
 /// [`Error::Config`] for a model that is quantized already, and naming the matrix for rows that are no whole blocks or values
 /// that no block can hold; the device's own failures.
 pub fn quantize<B: Backend>(model: &LanguageModel<B>, format: BlockFormat) -> Result<LanguageModel<B>> {
-    if let Some(format) = model.config().quantization {
+    let config = model.config::<Config>()?;
+    if let Some(format) = config.quantization {
         return Err(Error::config("quantization", format, "none: quantize the model that it was made of"));
     }
-    let config = Config { quantization: Some(format), ..model.config().clone() };
+    let config = Config { quantization: Some(format), ..config.clone() };
     let device = model.device();
     let mut quantized = LanguageModel::blank(device, &config)?;
     let find = |name: &str| {
@@ -54,9 +55,9 @@ pub fn save<B: Backend>(trained: &Trained<B>, folder: &Path) -> Result<()> {
         return Err(Error::checkpoint(path, "is there already; name another folder"));
     }
     let (parameters, path) = (trained.model.parameters(), folder.join(MODEL));
-    let config = to_json(&folder.join(CONFIG), trained.model.config())?;
+    let config = trained.model.kept_config().content();
     let tokenizer = trained.tokenizer.as_deref().map(|content| (TOKENIZER, content));
-    let beside: Vec<(&str, &[u8])> = [(CONFIG, config.as_slice())].into_iter().chain(tokenizer).collect();
+    let beside: Vec<(&str, &[u8])> = [(CONFIG, config)].into_iter().chain(tokenizer).collect();
     let weights = pack(&path, &parameters.named(), parameters.quantized(), &beside)?;
     fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
     let files = || beside.iter().map(|(name, content)| (folder.join(name), *content));

@@ -16,7 +16,7 @@ pub use spread_recall::{Filler, SpreadRecall};
 pub use symmetric::SymmetricGroup;
 
 use crate::{
-    At, Config, Error, Interrupt, LanguageModel, Masks, Place, Random, Result,
+    Architecture, At, Error, Interrupt, LanguageModel, Masks, Place, Random, Result,
     optimizer::{self, AdamW, Constants},
     schedule::Schedule,
 };
@@ -68,7 +68,13 @@ impl<B: Backend> TaskModel<B> {
     ///
     /// # Errors
     /// [`Error::Config`] for settings or a configuration that make no sense; the device's own failures.
-    pub fn new(device: &B, config: &Config, schedule: Schedule, constants: Constants, seed: u64) -> Result<Self> {
+    pub fn new<A: Architecture<B>>(
+        device: &B,
+        config: &A,
+        schedule: Schedule,
+        constants: Constants,
+        seed: u64,
+    ) -> Result<Self> {
         schedule.check()?;
         let model = LanguageModel::new(device, config, seed)?;
         let optimizer = AdamW::new(device, model.parameters(), constants)?;
@@ -134,7 +140,7 @@ impl<B: Backend> TaskModel<B> {
             return Err(Error::config("answers", answers.len(), format!("{}, one a row", rows.len())));
         }
         let scores = self.model.answer_scores(inputs, *batch, rows)?.to_f32()?;
-        let width = self.model.config().vocabulary_size;
+        let width = self.model.vocabulary_size();
         Ok(scores.chunks(width).zip(answers).map(|(scores, &answer)| is_likeliest(scores, answer)).collect())
     }
 

@@ -18,7 +18,7 @@ pub use settings::{FirstStates, RunPlan, Settings};
 pub use standing::Standing;
 
 use crate::{
-    Config, Error, Interrupt, LanguageModel, Precision, Result,
+    Architecture, Error, Interrupt, LanguageModel, Precision, Result,
     init::refuse_learning,
     optimizer::{self, Moments},
     schedule::Schedule,
@@ -81,9 +81,9 @@ impl<B: Backend> Trainer<B> {
     /// [`Error::Config`] for settings or a configuration that make no sense; [`Error::DoesNotFit`] where the device has less
     /// memory than a step takes by [`Footprint`](crate::Footprint); a run that is resumed is not refused so, since it went
     /// through before. The device's own failures, and its refusal of a precision.
-    pub fn new(
+    pub fn new<A: Architecture<B>>(
         device: &B,
-        config: &Config,
+        config: &A,
         settings: Settings,
         plan: RunPlan,
         tokenizer: Option<Vec<u8>>,
@@ -105,16 +105,16 @@ impl<B: Backend> Trainer<B> {
     ) -> Result<Self> {
         settings.check_on(model.device())?;
         plan.check()?;
-        if let Some(format) = model.config().quantization {
-            return Err(refuse_learning(format));
+        if let Some(quantized) = model.parameters().quantized().first() {
+            return Err(refuse_learning(quantized.matrix.format()));
         }
         settings.check_group(model.group())?;
         let model = model.with_precision(settings.precision);
-        let weights = model.footprint(settings.batch, settings.tokens).weights;
-        settings.check_fits(model.device(), model.config(), weights)?;
+        let footprint = model.footprint(settings.batch, settings.tokens);
+        settings.check_footprint(model.device(), footprint, footprint.weights)?;
         let moments = Moments::new(model.device(), model.parameters())?;
         let source = BatchSource::new(Windows::new(settings.seed));
-        let config = files::config_file(&model)?;
+        let config = model.kept_config().content().to_vec();
         Ok(Self { tokenizer, ..Self::begun(model, moments, settings, plan, source, config) })
     }
 

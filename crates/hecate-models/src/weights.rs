@@ -40,6 +40,9 @@ const WAY_OUT: &str = "use the config.json it came with, or build the same model
 /// Checksums of the files that a file of weights was written beside, by their names.
 pub(crate) type Beside = BTreeMap<String, String>;
 
+/// An array as a file holds it: name, type, shape, bytes.
+type Content<'a> = (&'a str, Dtype, Vec<usize>, Vec<u8>);
+
 /// A safetensors file of 32-bit floats, and of quantized matrices as bytes `[rows, bytes of a row]`. It is marked as Hecate's,
 /// and as written beside these files. The same arrays give the same bytes.
 pub(crate) fn pack<B: Backend>(
@@ -48,14 +51,33 @@ pub(crate) fn pack<B: Backend>(
     matrices: &[QuantizedMatrix<B>],
     beside: &[(&str, &[u8])],
 ) -> Result<Vec<u8>> {
-    let floats = arrays.iter().map(|(name, array)| {
-        let bytes: Vec<u8> = array.to_f32()?.iter().flat_map(|x| x.to_le_bytes()).collect();
-        Ok((name.as_str(), Dtype::F32, array.shape().axes().to_vec(), bytes))
-    });
     let blocks = matrices
         .iter()
         .map(|QuantizedMatrix { name, matrix }| Ok((name.as_str(), Dtype::U8, byte_shape(matrix), matrix.blocks()?)));
-    let mut contents = floats.chain(blocks).collect::<Result<Vec<_>>>()?;
+    seal(path, floats(arrays).chain(blocks).collect::<Result<_>>()?, beside)
+}
+
+/// As [`pack`], of 32-bit floats and a whole number `[1]`.
+pub(crate) fn pack_and_count<B: Backend>(
+    path: &Path,
+    arrays: &[(String, &Tensor<B>)],
+    (name, count): (&str, u64),
+    beside: &[(&str, &[u8])],
+) -> Result<Vec<u8>> {
+    let count = Ok((name, Dtype::U64, vec![1], count.to_le_bytes().to_vec()));
+    seal(path, floats(arrays).chain([count]).collect::<Result<_>>()?, beside)
+}
+
+/// Arrays of any float type in 32 bits.
+fn floats<'a, B: Backend>(arrays: &'a [(String, &Tensor<B>)]) -> impl Iterator<Item = Result<Content<'a>>> {
+    arrays.iter().map(|(name, array)| {
+        let bytes: Vec<u8> = array.to_f32()?.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Ok((name.as_str(), Dtype::F32, array.shape().axes().to_vec(), bytes))
+    })
+}
+
+/// The file with these arrays, marked.
+fn seal(path: &Path, mut contents: Vec<Content<'_>>, beside: &[(&str, &[u8])]) -> Result<Vec<u8>> {
     contents.sort_by_key(|content| content.0);
     if let Some(pair) = contents.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         let why = format!("cannot be made: two arrays are named `{}`; give each a name of its own", pair[0].0);
@@ -192,17 +214,10 @@ pub(crate) fn unpack_all<B: Backend>(
     expected: &[(String, Shape)],
     matrices: &[QuantizedMatrix<B>],
 ) -> Result<(Vec<Tensor<B>>, Vec<Quantized<B>>)> {
-    // Before others read the header: the sum of its offsets may overflow there.
-    verify(path, bytes)?;
-    let file = SafeTensors::deserialize(bytes).map_err(|error| damaged(path, &error))?;
-    let known = |name: &str| expected.iter().any(|(known, _)| known == name) || matrices.iter().any(|x| x.name == name);
-    if let Some(name) = file.names().into_iter().find(|name| !known(name)) {
-        let why = format!("holds `{name}`, which this model does not have; {WAY_OUT}");
-        return Err(Error::checkpoint(path, why));
-    }
+    let others: Vec<&str> = matrices.iter().map(|x| x.name.as_str()).collect();
+    let file = open(path, bytes, expected, &others)?;
     let floats = expected.iter().map(|(name, shape)| {
-        let (values, _) = read(path, &file, name, shape.axes(), Dtype::F32)?.as_chunks::<4>();
-        let values = values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let values = elements(path, &file, name, shape)?;
         Ok(Tensor::from_f32(device, shape.clone(), values)?)
     });
     let blocks = matrices.iter().map(|QuantizedMatrix { name, matrix }| {
@@ -210,6 +225,45 @@ pub(crate) fn unpack_all<B: Backend>(
         Ok(Quantized::new(device, matrix.format(), [matrix.rows(), matrix.columns()], blocks)?)
     });
     Ok((floats.collect::<Result<_>>()?, blocks.collect::<Result<_>>()?))
+}
+
+/// The elements of all arrays of a safetensors file of 32-bit floats, in the order of `expected`, and the whole number of this
+/// name, if it is to have one. It must hold exactly these.
+pub(crate) fn unpack_elements(
+    path: &Path,
+    bytes: &[u8],
+    expected: &[(String, Shape)],
+    count: Option<&str>,
+) -> Result<(Vec<Vec<f32>>, Option<u64>)> {
+    let file = open(path, bytes, expected, count.as_slice())?;
+    let floats = expected.iter().map(|(name, shape)| elements(path, &file, name, shape));
+    let floats = floats.collect::<Result<_>>()?;
+    let count = count.map(|name| read(path, &file, name, &[1], Dtype::U64)).transpose()?;
+    Ok((floats, count.and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)))
+}
+
+/// A safetensors file that holds nothing but arrays of these names.
+fn open<'a>(
+    path: &Path,
+    bytes: &'a [u8],
+    expected: &[(String, Shape)],
+    others: &[&str],
+) -> Result<SafeTensors<'a>> {
+    // Before others read the header: the sum of its offsets may overflow there.
+    verify(path, bytes)?;
+    let file = SafeTensors::deserialize(bytes).map_err(|error| damaged(path, &error))?;
+    let known = |name: &str| expected.iter().any(|(known, _)| known == name) || others.contains(&name);
+    if let Some(name) = file.names().into_iter().find(|name| !known(name)) {
+        let why = format!("holds `{name}`, which this model does not have; {WAY_OUT}");
+        return Err(Error::checkpoint(path, why));
+    }
+    Ok(file)
+}
+
+/// The elements of an array of 32-bit floats.
+fn elements(path: &Path, file: &SafeTensors<'_>, name: &str, shape: &Shape) -> Result<Vec<f32>> {
+    let (values, _) = read(path, file, name, shape.axes(), Dtype::F32)?.as_chunks::<4>();
+    Ok(values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
 }
 
 /// The bytes of an array of this name, shape and type.

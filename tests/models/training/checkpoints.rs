@@ -3,7 +3,7 @@
 use super::fixtures::*;
 use hecate_cpu::Cpu;
 use hecate_models::{
-    Error,
+    Config, Error,
     checkpoint::Run,
     trainer::{Trainer, load_model},
 };
@@ -192,7 +192,7 @@ fn a_run_that_cannot_be_saved_leaves_the_old_one() {
     let before = files(run.folder());
     assert!(new.begin(&run, &[]).is_err());
     assert_eq!(files(run.folder()), before);
-    assert_eq!(*Trainer::resume(&Cpu::new(), &run).unwrap().model().config(), config("delta"));
+    assert_eq!(*Trainer::resume(&Cpu::new(), &run).unwrap().model().config::<Config>().unwrap(), config("delta"));
 }
 
 #[test]

@@ -144,7 +144,7 @@ impl<B: Backend> Session<B> {
         self.progress.say(&format!(
             "{} parameters in {} layers on {}; {} bytes of text, of which {} are held out; run in {}",
             model.parameters().elements(),
-            model.config().layers.len(),
+            model.layers(),
             B::NAME,
             identity.bytes,
             self.corpus.held_out.bytes,

@@ -1,6 +1,6 @@
 //! What the tape keeps of each mixer. Parts of composed ones are added up; where they share arrays, that is too much.
 
-use super::Call;
+use super::Pass;
 use crate::{
     AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Features, HopeConfig, MacConfig, MemoryConfig,
     MixerConfig, Retain, RuleConfig, TntConfig, config::Elements, layers::GatedRule,
@@ -63,7 +63,7 @@ struct MemorySizes {
 
 impl MixerConfig {
     /// What the tape keeps of a pass.
-    pub(super) fn tape_elements(&self, call: Call) -> TapeElements {
+    pub(super) fn tape_elements(&self, call: Pass) -> TapeElements {
         match self {
             Self::Memory(memory) => memory.tape_elements(call),
             Self::Attention(attention) => attention.tape_elements(call),
@@ -79,7 +79,7 @@ impl MixerConfig {
 }
 
 impl MemoryConfig {
-    fn tape_elements(&self, call: Call) -> TapeElements {
+    fn tape_elements(&self, call: Pass) -> TapeElements {
         let sizes = self.sizes(call);
         let width = sizes.key;
         let key = self.widths(call.hidden).0 as u128;
@@ -108,7 +108,7 @@ impl MemoryConfig {
         TapeElements { narrow: 0, wide, states: states / 2 + batch as u128 * elements.state / 2 }
     }
 
-    fn sizes(&self, call: Call) -> MemorySizes {
+    fn sizes(&self, call: Pass) -> MemorySizes {
         let (key, value) = self.widths(call.hidden);
         let key = self.features.width(key);
         let elements = Elements::of(self.rule, &Dims::new(1, 1, self.heads, key, value));
@@ -129,7 +129,7 @@ impl MemoryConfig {
 
     /// The memory of a call that is cut into pieces of `length` tokens, each of which is read and written by calls of its
     /// own: pieces of all arrays, what stands for keys and values where nothing is written, and what each call leaves.
-    fn in_pieces(&self, call: Call, length: usize) -> TapeElements {
+    fn in_pieces(&self, call: Pass, length: usize) -> TapeElements {
         let MemorySizes { heads, key, value, elements, differences, .. } = self.sizes(call);
         let pieces = TapeElements {
             narrow: heads * (4 * key + 5 * value),
@@ -155,7 +155,7 @@ impl MemoryConfig {
 
 impl AttentionConfig {
     /// There is no state, and log-sum-exp is an element a head.
-    fn tape_elements(&self, call: Call) -> TapeElements {
+    fn tape_elements(&self, call: Pass) -> TapeElements {
         let (kv_heads, width) = self.sizes(call.hidden);
         let convolved = if self.conv > 0 { self.heads + 2 * kv_heads } else { 0 };
         let narrow = width as u128 * (2 * (self.heads + kv_heads) + convolved) as u128;
@@ -163,7 +163,7 @@ impl AttentionConfig {
     }
 
     /// As [`AttentionConfig::tape_elements`] beside persistent tokens: queries and keys of twice the width.
-    fn beside(&self, call: Call, persistent: usize) -> TapeElements {
+    fn beside(&self, call: Pass, persistent: usize) -> TapeElements {
         let (kv_heads, width) = self.sizes(call.hidden);
         let more = if persistent == 0 { 0 } else { 4 * width as u128 * (self.heads + kv_heads) as u128 };
         self.tape_elements(call).plus(TapeElements { narrow: more, ..TapeElements::default() })
@@ -172,18 +172,18 @@ impl AttentionConfig {
 
 impl ComposedConfig {
     /// Attention and a memory, both norms of the fusion with their arguments, and what one lets through of the other.
-    fn mag(&self, call: Call) -> TapeElements {
+    fn mag(&self, call: Pass) -> TapeElements {
         let fusion = TapeElements::stream(5 * call.hidden as u128);
         self.parts(call).plus(fusion)
     }
 
     /// A memory, a norm, and attention.
-    fn mal(&self, call: Call) -> TapeElements {
+    fn mal(&self, call: Pass) -> TapeElements {
         self.parts(call).plus(TapeElements::stream(2 * call.hidden as u128))
     }
 
     /// Both, and for every text the state after the persistent tokens.
-    fn parts(&self, call: Call) -> TapeElements {
+    fn parts(&self, call: Pass) -> TapeElements {
         let state = call.batch as u128 * self.memory.sizes(call).elements.state;
         let start =
             TapeElements { states: if self.persistent == 0 { 0 } else { 2 * state }, ..TapeElements::default() };
@@ -193,7 +193,7 @@ impl ComposedConfig {
 
 impl MacConfig {
     /// Queries of the first look, the look itself, attention over two rows a token, and the memory that is written.
-    fn tape_elements(&self, call: Call) -> TapeElements {
+    fn tape_elements(&self, call: Pass) -> TapeElements {
         let MemorySizes { heads, key, value, elements, read, differences, .. } = self.memory.sizes(call);
         let hidden = call.hidden as u128;
         let look = TapeElements {
@@ -210,7 +210,7 @@ impl MacConfig {
 
 impl CmsConfig {
     /// Each level is a memory in chunks; its argument has a norm or its result a weight, and results are added up.
-    fn tape_elements(&self, call: Call) -> TapeElements {
+    fn tape_elements(&self, call: Pass) -> TapeElements {
         let level =
             |&period: &usize| self.memory.in_pieces(call, period).plus(TapeElements::stream(3 * call.hidden as u128));
         self.periods.iter().map(level).fold(TapeElements::default(), TapeElements::plus)
@@ -220,7 +220,7 @@ impl CmsConfig {
 impl ConductorConfig {
     /// A level with momentum is called for each token that writes and for those between; others are called once, with
     /// masks over their gates.
-    fn tape_elements(&self, call: Call) -> TapeElements {
+    fn tape_elements(&self, call: Pass) -> TapeElements {
         let gates = self.memory.sizes(call).elements.gates;
         let masks = TapeElements { wide: 8 * gates, ..TapeElements::default() };
         let level = |&period: &usize| {
@@ -236,7 +236,7 @@ impl ConductorConfig {
 
 impl TntConfig {
     /// The global memory in chunks, the projection onto keys, and each local memory in shards with gates of its own.
-    fn tape_elements(&self, call: Call) -> TapeElements {
+    fn tape_elements(&self, call: Pass) -> TapeElements {
         let MemorySizes { heads, key, value, elements, around, .. } = self.memory.sizes(call);
         let projection = TapeElements {
             narrow: 4 * heads * key,
@@ -256,7 +256,7 @@ impl TntConfig {
 
 impl HopeConfig {
     /// Every chunk is two calls that read and one that writes, of all five memories at once.
-    fn tape_elements(&self, call: Call) -> TapeElements {
+    fn tape_elements(&self, call: Pass) -> TapeElements {
         let (heads, width) = (self.heads as u128, self.width(call.hidden) as u128);
         let held = 3 * width + 2;
         // In 32 bits, rows of each head's queries and keys, and other values; the difference at the start of each chunk.

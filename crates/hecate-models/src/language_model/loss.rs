@@ -3,6 +3,7 @@
 use super::LanguageModel;
 use crate::{
     Cache, Dropout, Error, Gradients, NonFinite, Place, Precision, Probe, Result, Tape, Var,
+    model::check_rows,
     probe::last_gradient,
     tape::{Fp8Found, Fp8Pass},
 };
@@ -35,7 +36,7 @@ impl<B: Backend> LanguageModel<B> {
     /// [`Error::Config`] for tokens outside the vocabulary or lengths that do not fit; the device's own failures.
     pub fn loss(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<f64> {
         let tape = self.inert();
-        let x = self.normed(&tape, &self.ids(inputs, batch)?, None)?;
+        let x = self.stream(&tape, &self.ids(inputs, batch)?, None)?;
         Ok(mean(&self.losses(&tape, &x, &self.targets(inputs, targets, batch)?)?)?)
     }
 
@@ -61,7 +62,7 @@ impl<B: Backend> LanguageModel<B> {
         fp8_scales: Option<&Tensor<B>>,
     ) -> Result<LossGradients<B>> {
         let tape = self.recording(fp8_scales)?;
-        let x = self.normed(&tape, ids, None)?;
+        let x = self.stream(&tape, ids, None)?;
         self.backward(tape, x, targets)
     }
 
@@ -99,7 +100,7 @@ impl<B: Backend> LanguageModel<B> {
         cache.check(&self.config)?;
         self.check_group(cache.position())?;
         let tape = self.recording(self.fp8_scales.as_ref())?;
-        let x = self.normed(&tape, &self.ids(inputs, batch)?, Some(&mut next))?;
+        let x = self.stream(&tape, &self.ids(inputs, batch)?, Some(&mut next))?;
         let pass = self.backward(tape, x, &self.targets(inputs, targets, batch)?)?;
         next.advance(inputs.len() / batch);
         next.settle();
@@ -115,7 +116,7 @@ impl<B: Backend> LanguageModel<B> {
         let (tape, batch) = (self.inert(), cache.batch());
         let targets = self.targets(inputs, targets, batch)?;
         self.read_on(inputs, batch, cache, |ids, next| {
-            self.losses(&tape, &self.normed(&tape, ids, Some(next))?, &targets)
+            self.losses(&tape, &self.stream(&tape, ids, Some(next))?, &targets)
         })
     }
 
@@ -123,7 +124,7 @@ impl<B: Backend> LanguageModel<B> {
     /// but where persistent tokens have a part of these.
     pub(crate) fn carry(&self, inputs: &[u32], cache: &mut Cache<B>) -> Result<()> {
         let batch = cache.batch();
-        if self.masks.is_none() || self.config.dropout() == Dropout::default() {
+        if self.masks.is_none() || self.dropout() == Dropout::default() {
             return self.infer(inputs, batch, cache).map(drop);
         }
         // A tape drops only while it records; each draws the masks of a pass anew.
@@ -152,7 +153,7 @@ impl<B: Backend> LanguageModel<B> {
         let (probe, mut next) = (Probe::default(), cache.cloned());
         let outcome = {
             let tape = self.recording(self.fp8_scales.as_ref())?.watched(&probe);
-            let x = self.ids(inputs, batch).and_then(|ids| self.normed(&tape, &ids, next.as_mut()));
+            let x = self.ids(inputs, batch).and_then(|ids| self.stream(&tape, &ids, next.as_mut()));
             x.and_then(|x| self.backward(tape, x, &self.targets(inputs, targets, batch)?)?.read())
         };
         // A kernel may have refused what the probe found before it.
@@ -194,7 +195,7 @@ impl<B: Backend> LanguageModel<B> {
         targets: &[u32],
     ) -> Result<(f64, Gradients<B>)> {
         let tape = self.recording(self.fp8_scales.as_ref())?;
-        let x = self.normed_at(&tape, inputs, batch, rows)?;
+        let x = self.stream_at(&tape, inputs, batch, rows)?;
         self.backward(tape, x, &self.targets(rows, targets, 1)?)?.read()
     }
 
@@ -204,22 +205,23 @@ impl<B: Backend> LanguageModel<B> {
     /// As [`LanguageModel::answer_loss_and_gradients`].
     pub fn answer_scores(&self, inputs: &[u32], batch: usize, rows: &[u32]) -> Result<Tensor<B>> {
         let tape = self.inert();
-        Ok(self.head.forward(&tape, &self.normed_at(&tape, inputs, batch, rows)?)?.into_value())
+        let x = self.stream_at(&tape, inputs, batch, rows)?;
+        Ok(self.scores_of(&tape, x)?.into_value())
     }
 
-    /// As [`LanguageModel::normed`], of some rows alone: `[rows, hidden]`.
-    fn normed_at(&self, tape: &Tape<'_, B>, tokens: &[u32], batch: usize, rows: &[u32]) -> Result<Var<B>> {
+    /// As [`LanguageModel::stream`], of some rows alone: `[rows, hidden]`.
+    fn stream_at(&self, tape: &Tape<'_, B>, tokens: &[u32], batch: usize, rows: &[u32]) -> Result<Var<B>> {
         if rows.is_empty() {
             return Err(Error::config("rows", "none", "at least one"));
         }
         if let Some(row) = rows.iter().find(|&&row| row as usize >= tokens.len()) {
             return Err(Error::config("rows", row, format!("under {}, the number of tokens", tokens.len())));
         }
-        let (x, pending) = self.stream(tape, &self.ids(tokens, batch)?, None)?;
+        let ids = self.ids(tokens, batch)?;
         let rows = Tensor::from_u32(&self.device, [rows.len()], rows.to_vec())?;
-        let pending = pending.map(|pending| tape.rows(&pending, &rows)).transpose()?;
-        let [_, normed] = self.norm.after(tape, &tape.rows(&x, &rows)?, pending.as_ref())?;
-        Ok(normed)
+        let x = self.in_context(&ids, None, |context| self.model.forward_rows(tape, &ids, &rows, context))?;
+        check_rows(&x, rows.shape().axes(), None)?;
+        Ok(x)
     }
 
     /// Targets on the device, `[batch, T]`, one an input.

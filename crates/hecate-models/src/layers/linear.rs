@@ -109,6 +109,11 @@ impl Linear {
         }
     }
 
+    /// Whether something is added to the product.
+    pub(crate) fn has_bias(&self) -> bool {
+        self.bias.is_some()
+    }
+
     /// Whether `W` is quantized: there is no array of it then.
     pub(crate) fn is_quantized(&self) -> bool {
         matches!(self.weight, MatrixId::Quantized(_))

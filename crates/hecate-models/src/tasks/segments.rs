@@ -28,7 +28,7 @@ impl<B: Backend> TaskModel<B> {
             let asked = questions.asked(length, &part);
             let scores = if asked.is_empty() { Vec::new() } else { scores.to_f32()? };
             for (question, row) in asked {
-                let width = self.model.config().vocabulary_size;
+                let width = self.model.vocabulary_size();
                 right[question] = is_likeliest(&scores[row * width..][..width], questions.answers[question]);
             }
         }

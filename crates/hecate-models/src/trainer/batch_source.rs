@@ -2,12 +2,13 @@
 
 use super::{FirstStates, Settings};
 use crate::{
-    Cache, Error, LanguageModel, Result, Var,
+    Cache, Error, LanguageModel, Result,
+    cache::shapes,
     language_model::LossGradients,
     text::{TokenSource, Windows, windows},
-    weights::{pack, unpack},
+    weights::{pack, unpack_elements},
 };
-use hecate_core::{Backend, Shape, Tensor, primitives::cast};
+use hecate_core::Backend;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -134,7 +135,7 @@ impl<B: Backend> BatchSource<B> {
     /// What is remembered of them, as a file.
     pub(super) fn pack(&self, path: &Path) -> Result<Option<Vec<u8>>> {
         let Some(Reading { cache, .. }) = &self.reading else { return Ok(None) };
-        Ok(Some(pack(path, &named(cache), &[], &[])?))
+        Ok(Some(pack(path, &cache.named(), &[], &[])?))
     }
 
     /// A source that goes on where the bookmark lies, with what the file remembers.
@@ -156,22 +157,8 @@ impl<B: Backend> BatchSource<B> {
             ));
         }
         let mut cache = model.cache(starts.len())?;
-        let shapes: Vec<(String, Shape)> =
-            named(&cache).into_iter().map(|(name, array)| (name, array.shape().clone())).collect();
-        let arrays = unpack(model.device(), &path, bytes, &shapes)?;
-        let places = cache.layers_mut().iter_mut().flat_map(|layer| layer.arrays_mut());
-        for (place, array) in places.zip(arrays) {
-            *place = Var::constant(cast(place.value().dtype(), &array)?);
-        }
-        cache.advance(position);
+        let (arrays, _) = unpack_elements(&path, bytes, &shapes(&cache.named()), None)?;
+        cache.restore(arrays, position)?;
         Ok(Self { windows, reading: Some(Reading { starts, before, cache }) })
     }
-}
-
-/// All arrays of a cache. Parts of a mixer may have arrays of one name: their index tells them apart.
-fn named<B: Backend>(cache: &Cache<B>) -> Vec<(String, &Tensor<B>)> {
-    let layers = cache.layers().iter().enumerate();
-    let arrays =
-        layers.flat_map(|(i, layer)| layer.iter().enumerate().map(move |(j, (name, array))| (i, j, name, array)));
-    arrays.map(|(i, j, name, array)| (format!("layers.{i}.{j}.{name}"), array)).collect()
 }

@@ -6,7 +6,7 @@ use super::{
     scales::{SavedScales, Scales},
 };
 use crate::{
-    Config, Error, LanguageModel, Parameters, Result,
+    Architecture, Config, Error, LanguageModel, Parameters, Result,
     checkpoint::{Files, Run, parse_json, read_file, to_json},
     optimizer::Moments,
     text::{Text, Windows},
@@ -14,7 +14,6 @@ use crate::{
 };
 use hecate_core::{Backend, Shape};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use std::{
     borrow::Cow,
     path::{Path, PathBuf},
@@ -90,13 +89,25 @@ impl<B: Backend> Trainer<B> {
     /// # Errors
     /// [`Error::Checkpoint`] if there is none, or a file is missing, damaged or of another model; [`Error::Io`].
     pub fn resume(device: &B, run: &Run) -> Result<Self> {
+        Self::resume_as::<Config>(device, run)
+    }
+
+    /// As [`Trainer::resume`], of a run whose model is of one's own.
+    ///
+    /// # Errors
+    /// As [`Trainer::resume`], and as [`Architecture::build`].
+    pub fn resume_as<A: Architecture<B>>(device: &B, run: &Run) -> Result<Self> {
+        Self::resume_of(device, run, &blank::<B, A>)
+    }
+
+    /// [`Trainer::resume_as`], once for all models.
+    fn resume_of(device: &B, run: &Run, blank: Blank<B>) -> Result<Self> {
         let (step, files) = run.open(&PUBLISHED)?;
         let mut files = Opened { folder: run.checkpoint(step), files };
-        let config = files.config()?;
         let Training { step, best, due, settings, plan, windows, reading, scales } = files.training(step)?;
         settings.check_on(device)?;
-        let (path, bytes) = files.content(MODEL)?;
-        let model = restore(device, &config, &path, bytes)?.with_precision(settings.precision);
+        let model = restore(device, blank, files.content(CONFIG)?, files.content(MODEL)?)?;
+        let model = model.with_precision(settings.precision);
         let moments = files.moments(device, model.parameters())?;
         let source = match reading {
             Some(bookmark) => {
@@ -218,11 +229,6 @@ impl Opened {
         Some(self.files.remove(name)?.into_owned())
     }
 
-    fn config(&self) -> Result<Config> {
-        let (path, bytes) = self.content(CONFIG)?;
-        parse_config(&path, bytes)
-    }
-
     fn training(&self, step: u64) -> Result<Training> {
         let (path, bytes) = self.content(TRAINING)?;
         Training::parse(&path, bytes, step)
@@ -252,29 +258,26 @@ pub fn load_config(path: &Path) -> Result<Config> {
     if !path.exists() {
         return Err(Error::checkpoint(path, "no such file; name a config.json, such as that of a run"));
     }
-    parse_config(path, &read_file(path)?)
+    Config::parse(path, &read_file(path)?)
 }
 
-pub(super) fn parse_config(path: &Path, bytes: &[u8]) -> Result<Config> {
-    let config: Config = parse_json(path, bytes)?;
-    // All else has defaults: a file without layers says nothing of a model.
-    if !serde_json::from_slice::<Value>(bytes).is_ok_and(|file| file.get("layers").is_some()) {
-        let why = "names no `layers`, so it is no model's configuration; take the config.json of a run";
-        return Err(Error::checkpoint(path, why));
-    }
-    config.validate().map_err(|error| Error::checkpoint(path, error.to_string()))?;
-    Ok(config)
+/// Makes a model of zeros of what a `config.json` with this path and content says.
+pub(super) type Blank<'a, B> = &'a dyn Fn(&B, &Path, &[u8]) -> Result<LanguageModel<B>>;
+
+/// [`Blank`] of models of this architecture.
+pub(super) fn blank<B: Backend, A: Architecture<B>>(device: &B, path: &Path, config: &[u8]) -> Result<LanguageModel<B>> {
+    LanguageModel::blank(device, &A::read(path, config)?)
 }
 
-/// A model's configuration as a file.
-pub(super) fn config_file<B: Backend>(model: &LanguageModel<B>) -> Result<Vec<u8>> {
-    to_json(Path::new(CONFIG), model.config())
-}
-
-/// A model with the weights of a safetensors file.
-pub(super) fn restore<B: Backend>(device: &B, config: &Config, path: &Path, bytes: &[u8]) -> Result<LanguageModel<B>> {
-    let mut model = LanguageModel::blank(device, config)?;
-    model.parameters_mut().restore(device, path, bytes)?;
+/// A model of a configuration with the weights of a safetensors file, both with their paths.
+pub(super) fn restore<B: Backend>(
+    device: &B,
+    blank: Blank<B>,
+    (config_path, config): (PathBuf, &[u8]),
+    (path, weights): (PathBuf, &[u8]),
+) -> Result<LanguageModel<B>> {
+    let mut model = blank(device, &config_path, config)?;
+    model.parameters_mut().restore(device, &path, weights)?;
     Ok(model)
 }
 

@@ -1,8 +1,8 @@
 //! Trained models out of the folders of runs.
 
-use super::files::{BEST, CONFIG, MODEL, TOKENIZER, parse_config, restore};
+use super::files::{BEST, Blank, CONFIG, MODEL, TOKENIZER, blank, restore};
 use crate::{
-    Error, LanguageModel, Result, Vocabulary,
+    Architecture, Config, Error, LanguageModel, Result, Vocabulary,
     checkpoint::read_file,
     checksum::checksum,
     weights::{Beside, verify},
@@ -38,8 +38,21 @@ impl<B: Backend> Trained<B> {
     /// As [`load_model`] and [`load_best_model`]. [`Error::Checkpoint`] for another tokenizer than the one that the weights
     /// were written beside; [`Error::Tokenizer`].
     pub fn load(device: &B, folder: &Path, which: WhichWeights) -> Result<Self> {
+        Self::load_as::<Config>(device, folder, which)
+    }
+
+    /// As [`Trained::load`], of a run whose model is of one's own.
+    ///
+    /// # Errors
+    /// As [`Trained::load`], and as [`Architecture::build`].
+    pub fn load_as<A: Architecture<B>>(device: &B, folder: &Path, which: WhichWeights) -> Result<Self> {
+        Self::load_of(device, folder, which, &blank::<B, A>)
+    }
+
+    /// [`Trained::load_as`], once for all models.
+    fn load_of(device: &B, folder: &Path, which: WhichWeights, blank: Blank<B>) -> Result<Self> {
         let name = which.name(folder)?;
-        let (model, beside) = load(device, folder, name)?;
+        let (model, beside) = load(device, folder, name, blank)?;
         let path = folder.join(TOKENIZER);
         let tokenizer = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -78,7 +91,7 @@ impl WhichWeights {
 /// # Errors
 /// [`Error::Checkpoint`] if a file is missing or damaged or does not fit the other; the device's own failures.
 pub fn load_model<B: Backend>(device: &B, folder: &Path) -> Result<LanguageModel<B>> {
-    Ok(load(device, folder, MODEL)?.0)
+    Ok(load(device, folder, MODEL, &blank::<B, Config>)?.0)
 }
 
 /// The weights of a run with the lowest loss on held-out text: as [`load_model`], from `best.safetensors`.
@@ -86,18 +99,23 @@ pub fn load_model<B: Backend>(device: &B, folder: &Path) -> Result<LanguageModel
 /// # Errors
 /// As [`load_model`]; [`Error::Checkpoint`] for a run that was not measured yet.
 pub fn load_best_model<B: Backend>(device: &B, folder: &Path) -> Result<LanguageModel<B>> {
-    Ok(load(device, folder, WhichWeights::Best.name(folder)?)?.0)
+    Ok(load(device, folder, WhichWeights::Best.name(folder)?, &blank::<B, Config>)?.0)
 }
 
 /// A model, and what its weights say they were written beside.
-fn load<B: Backend>(device: &B, folder: &Path, weights: &str) -> Result<(LanguageModel<B>, Option<Beside>)> {
+fn load<B: Backend>(
+    device: &B,
+    folder: &Path,
+    weights: &str,
+    blank: Blank<B>,
+) -> Result<(LanguageModel<B>, Option<Beside>)> {
     let (path, config) = (folder.join(weights), folder.join(CONFIG));
     let (found, bytes) = (read_file(&config)?, read_file(&path)?);
     let beside = verify(&path, &bytes)?;
     if let Some(beside) = &beside {
         check(&config, Some(&found), weights, beside)?;
     }
-    Ok((restore(device, &parse_config(&config, &found)?, &path, &bytes)?, beside))
+    Ok((restore(device, blank, (config, &found), (path, &bytes))?, beside))
 }
 
 /// Refuses a file that is not the one which the weights were written beside; one that is missing or too much as well.

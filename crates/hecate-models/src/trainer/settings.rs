@@ -1,7 +1,7 @@
 //! What a run is told: how it learns, and where its text comes from.
 
 use crate::{
-    Config, Error, Footprint, Precision, Result,
+    Architecture, Error, Footprint, Precision, Result,
     bounds::{SIZE, at_most, product, within},
     optimizer::Constants,
     schedule::Schedule,
@@ -127,9 +127,19 @@ impl Settings {
     /// beside the `present` bytes of it that are there already. Nothing is made on the device for it.
     ///
     /// # Errors
-    /// [`Error::DoesNotFit`]; as [`Config::validate`]; the device's own failures.
-    pub fn check_fits<B: Backend>(&self, device: &B, config: &Config, present: usize) -> Result<()> {
-        let mut footprint = Footprint::of(device, config, self.precision, self.batch, self.tokens)?;
+    /// [`Error::DoesNotFit`]; as [`Architecture::elements`]; the device's own failures.
+    pub fn check_fits<B: Backend, A: Architecture<B>>(&self, device: &B, config: &A, present: usize) -> Result<()> {
+        let footprint = Footprint::of(device, config, self.precision, self.batch, self.tokens)?;
+        self.check_footprint(device, footprint, present)
+    }
+
+    /// As [`Settings::check_fits`], of a pass of this size.
+    pub(super) fn check_footprint<B: Backend>(
+        &self,
+        device: &B,
+        mut footprint: Footprint,
+        present: usize,
+    ) -> Result<()> {
         // Gradients of earlier passes wait while the next pass runs.
         if self.accumulate > 1 {
             footprint.moments = footprint.moments.saturating_add(footprint.gradients);

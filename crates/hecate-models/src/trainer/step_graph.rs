@@ -131,7 +131,7 @@ impl<B: Backend> Trainer<B> {
         if self.settings.carries() {
             return Some("memories are carried from window to window");
         }
-        (self.model.config().dropout() != Dropout::default()).then_some("every step drops by masks of its own")
+        (self.model.dropout() != Dropout::default()).then_some("every step drops by masks of its own")
     }
 
     /// The graph, or why there is none.
