@@ -27,10 +27,14 @@ macro_rules! conformance_cells {
 }
 
 /// The tests of one cell alone, in a module of that name: `conformance_cell!(backends, delta: Delta)`. The backend needs
-/// [`Kernel`](hecate_core::Kernel) of that rule and nothing else, so a new one can start with one cell.
+/// [`Kernel`](hecate_core::Kernel) of that rule and nothing else, so a new one can start with one cell. A rule of another crate
+/// is named by its path from inside of the module: `conformance_cell!(backends, mine = crate::Mine)`.
 #[macro_export]
 macro_rules! conformance_cell {
     ($backends:ident, $module:ident: $rule:ident) => {
+        $crate::conformance_cell! { $backends, $module = hecate_core::rules::$rule }
+    };
+    ($backends:ident, $module:ident = $rule:ty) => {
         mod $module {
             $crate::for_each_check!(conformance_checks, $backends, $rule,);
             use $crate::conformance_checks;
@@ -53,13 +57,13 @@ macro_rules! for_each_check {
 /// A test for each of these checks; the body of [`conformance_cell!`].
 #[macro_export]
 macro_rules! conformance_checks {
-    ($backends:ident, $rule:ident, $($check:ident),*) => { $(
+    ($backends:ident, $rule:ty, $($check:ident),*) => { $(
         #[test]
         fn $check() {
             let backends = super::$backends();
             // Whoever has no device has said so.
             if !backends.is_empty() {
-                $crate::checks::$check::<hecate_core::rules::$rule, _>(&backends);
+                $crate::checks::$check::<$rule, _>(&backends);
             }
         }
     )* };

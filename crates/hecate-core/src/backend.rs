@@ -1,7 +1,10 @@
 //! What a column of the matrix must provide.
 
 use crate::{
-    Decode, Decoded, Device, Dims, Error, Inputs, Outputs, Result, Rule, Tensor, primitives::Primitives, rules::*,
+    Decode, Decoded, Device, Dims, Error, Inputs, Outputs, Result, Rule, Tensor,
+    families::{DeepEngine, LinearEngine},
+    primitives::Primitives,
+    rules::*,
 };
 
 /// A rule's arguments on a device, or their gradients.
@@ -47,8 +50,8 @@ impl<R: Rule, D: Device> Copy for KernelCall<'_, R, D> {}
 /// [`Error::Value`](crate::Error::Value), where the host can look at it for nothing. Otherwise it lets a NaN through to
 /// the outputs of that sequence and head. It never hides one.
 ///
-/// `F` is the rule's [family](crate::families): with it a backend implements this once for all rules of a family,
-/// `impl<R: LinearRule> Kernel<R, Linear> for Cuda`. Who asks for a cell writes `D: Kernel<R>`.
+/// `F` is the rule's [family](crate::families). A device with the engine of a family, [`LinearEngine`] or [`DeepEngine`], has
+/// this of all its rules. Who asks for a cell writes `D: Kernel<R>`.
 pub trait Kernel<R: Rule, F = <R as Rule>::Family>: Device {
     /// What backward needs beside the inputs: the backend's own affair. Never a state per token.
     type Saved: Send + 'static;
@@ -80,14 +83,30 @@ pub trait Kernel<R: Rule, F = <R as Rule>::Family>: Device {
     /// # Errors
     /// Only what the caller could not foresee.
     fn decode(&self, _rule: R, _dims: &Dims, _inputs: &Decode<R, Tensor<Self>>) -> Result<Decoded<R, Tensor<Self>>> {
-        let why = "there is no kernel for a whole layer; call its parts".into();
-        Err(Error::Unsupported { backend: Self::NAME, what: R::NAME, why })
+        Err(no_fused_decode::<Self, R>())
     }
+}
+
+/// The error of [`Kernel::decode`] where there is none.
+pub(crate) fn no_fused_decode<D: Device, R: Rule>() -> Error {
+    let why = "there is no kernel for a whole layer; call its parts".into();
+    Error::Unsupported { backend: D::NAME, what: R::NAME, why }
 }
 
 macro_rules! declare_rules {
     ($($rule:ident),*) => {
-        /// Every rule: a missing cell is a compile error where a [`Backend`] is asked for.
+        /// Every rule: the engines of the families, and a cell of each rule that has kernels of its own. One that is missing
+        /// is a compile error where a [`Backend`] is asked for.
+        ///
+        /// With the engines come rules that no list has:
+        ///
+        /// ```
+        /// use hecate_core::{Backend, Kernel, families::LinearRule};
+        /// fn wants_a_cell<D: Kernel<R>, R: LinearRule>(_: &D, _: R) {}
+        /// fn any_linear_rule<B: Backend, R: LinearRule>(device: &B, rule: R) {
+        ///     wants_a_cell(device, rule);
+        /// }
+        /// ```
         ///
         /// A device without cells is a [`Device`] still:
         ///
@@ -148,11 +167,25 @@ macro_rules! declare_rules {
         /// fn wants_a_cell<D: Kernel<Delta>>(_: &D) {}
         /// wants_a_cell(&Memory(DeviceId::new(|number| format!("memory {number}"))));
         /// ```
-        pub trait Rules: $(Kernel<$rule> +)* Device {}
-        impl<D: $(Kernel<$rule> +)* Device> Rules for D {}
+        pub trait Rules: $(Kernel<$rule> +)* LinearEngine + DeepEngine {}
+        impl<D: $(Kernel<$rule> +)* LinearEngine + DeepEngine> Rules for D {}
     };
 }
-crate::for_each_rule!(declare_rules);
+crate::rule_list! { own declare_rules [] }
+
+/// Compiles where a device has a cell of this rule.
+const fn has_cell<D: Kernel<R>, R: Rule>() {}
+
+/// That a [`Backend`] has all of them is a matter of compiling.
+macro_rules! check_cells {
+    ($($rule:ident),*) => {
+        #[expect(dead_code, reason = "it only has to compile")]
+        const fn check_cells<B: Backend>() {
+            $(has_cell::<B, $rule>();)*
+        }
+    };
+}
+crate::for_each_rule!(check_cells);
 
 /// A whole column: every primitive and every rule, forward and backward. Never implemented by hand.
 pub trait Backend: Primitives + Rules {}

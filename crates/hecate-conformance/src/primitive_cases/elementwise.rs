@@ -73,6 +73,24 @@ pub fn mul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     pairs("mul", |a, b| a * b, |a, b, dy| case_result(primitives::mul(a, b)?, primitives::mul_backward(a, b, dy)?))
 }
 
+/// Differences, with `b` of the same shape, a row, or several axes less.
+pub fn sub<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    pairs("sub", |a, b| a - b, |a, b, dy| case_result(primitives::sub(a, b)?, primitives::sub_backward(a, b, dy)?))
+}
+
+/// Quotients, with `b` of the same shape, a row, or several axes less.
+pub fn div<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let quotient = |a: &Var, b: &Var| a * b.recip();
+    let mut cases =
+        pairs("div", quotient, |a, b, dy| case_result(primitives::div(a, b)?, primitives::div_backward(a, b, dy)?));
+    // Numbers of either sign, none so near 0 that its own quotient is all that an error counts.
+    let away = |x: &f64| x + x.signum() / 2.0;
+    for b in cases.iter_mut().map(|case| &mut case.slots[1].leaf.array) {
+        *b = Array::new(b.shape.clone(), b.values.iter().map(away).collect());
+    }
+    cases
+}
+
 /// A result, and the gradients of its two operands.
 fn case_result<B: Primitives>(y: Tensor<B>, grads: Operands<Tensor<B>>) -> Result<CaseResult<B>> {
     Ok(CaseResult { outputs: vec![y], grads: vec![Some(grads.a), Some(grads.b)] })

@@ -21,7 +21,7 @@ mod tokens;
 
 pub use attention::{attention, attention_in_narrow_tiles, attention_in_tiles};
 pub use case::{CaseResult, Output, PrimitiveCase, Slot, Solution};
-pub use elementwise::{add, biased, cast, dropout, gated, map, mul, scale};
+pub use elementwise::{add, biased, cast, div, dropout, gated, map, mul, scale, sub};
 pub use features::poly2;
 pub use fp8::fp8_matmul;
 pub use gates::retention;
@@ -44,7 +44,7 @@ macro_rules! for_each_primitive {
     ($callback:ident $(, $($before:tt)*)?) => {
         $callback! {
             $($($before)*)?
-            matmul, matmul_each, matmul_each_backward, matmul_onto, head_products, project, quantized_matmul, fp8_matmul, map, gated, biased, add, mul, scale, dropout, cast, rms_norm, rms_norm_gated, add_rms_norm, layer_norm, add_layer_norm, l2_norm, softmax, sample, poly2, retention, conv,
+            matmul, matmul_each, matmul_each_backward, matmul_onto, head_products, project, quantized_matmul, fp8_matmul, map, gated, biased, add, mul, sub, div, scale, dropout, cast, rms_norm, rms_norm_gated, add_rms_norm, layer_norm, add_layer_norm, l2_norm, softmax, sample, poly2, retention, conv,
             conv_each, embedding, narrow, concat, attention, cross_entropy, cross_entropy_and_gradient, adamw, adamw_placed, norm_squared, sum, sum_rows, sum_squares, rotary
         }
     };

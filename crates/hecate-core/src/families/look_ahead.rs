@@ -15,28 +15,25 @@
 //! the same way back. So engines need no kernels of their own for it, and what they have of the two rules serves here too.
 
 use super::{
-    LinearGate, LinearInputs, LinearMatrix, LinearOutputs, LinearRule, LowerGates, LowerState, constant_log_a,
+    LinearEngine, LinearGate, LinearInputs, LinearMatrix, LinearOutputs, LinearRule, LowerGates, LowerState,
+    constant_log_a,
 };
 use crate::{
-    DType, Dims, Error, Inputs, InputsOn, Kernel, KernelCall, Outputs, OutputsOn, Read, Result, Rule, Tensor,
-    primitives::{Elementwise, Map, add, cast, map, mul, scale},
+    DType, Dims, Error, Inputs, InputsOn, KernelCall, Outputs, OutputsOn, Read, Result, Rule, Tensor,
+    primitives::{Map, add, cast, map, mul, scale, sub},
     rules::{Delta, Erase, Hebbian, Matrix, WriteGates},
 };
 use std::fmt;
 
-/// Devices that have the two rules.
-pub trait Parts: Kernel<Delta> + Kernel<Hebbian> + Elementwise {}
-impl<D: Kernel<Delta> + Kernel<Hebbian> + Elementwise> Parts for D {}
-
-/// What a linear engine keeps for a backward: its own, or what the parts keep.
-pub enum LinearSaved<S, D: Parts> {
+/// What a linear rule keeps for a backward: what its engine keeps, or what the parts keep.
+pub enum LinearSaved<D: LinearEngine> {
     /// The engine's.
-    Engine(S),
+    Engine(D::Saved),
     /// That of momentum that looks ahead.
     LookAhead(Box<Saved<D>>),
 }
 
-impl<S: fmt::Debug, D: Parts> fmt::Debug for LinearSaved<S, D> {
+impl<D: LinearEngine> fmt::Debug for LinearSaved<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Engine(saved) => saved.fmt(f),
@@ -46,7 +43,7 @@ impl<S: fmt::Debug, D: Parts> fmt::Debug for LinearSaved<S, D> {
 }
 
 /// What the backward needs of the forward.
-pub struct Saved<D: Parts> {
+pub struct Saved<D: LinearEngine> {
     error: Part<D, Delta>,
     read: Part<D, Delta>,
     momentum: Part<D, Hebbian>,
@@ -54,7 +51,7 @@ pub struct Saved<D: Parts> {
     eta: Tensor<D>,
 }
 
-impl<D: Parts> fmt::Debug for Saved<D> {
+impl<D: LinearEngine> fmt::Debug for Saved<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Saved").field("eta", &self.eta).finish_non_exhaustive()
     }
@@ -64,7 +61,7 @@ impl<D: Parts> fmt::Debug for Saved<D> {
 ///
 /// # Errors
 /// The device's own failures; [`Error::Unsupported`] for a rule without momentum.
-pub fn forward<D: Parts, R: LinearRule>(
+pub fn forward<D: LinearEngine, R: LinearRule>(
     call: KernelCall<'_, R, D>,
     keep: bool,
 ) -> Result<(OutputsOn<R, D>, Option<Box<Saved<D>>>)> {
@@ -78,7 +75,7 @@ pub fn forward<D: Parts, R: LinearRule>(
 ///
 /// # Errors
 /// The device's own failures; [`Error::Unsupported`] for a rule without momentum.
-pub fn backward<D: Parts, R: LinearRule>(
+pub fn backward<D: LinearEngine, R: LinearRule>(
     call: KernelCall<'_, R, D>,
     saved: Saved<D>,
     grads: &OutputsOn<R, D>,
@@ -98,13 +95,13 @@ pub fn backward<D: Parts, R: LinearRule>(
 }
 
 /// What is read, and `M` and `S`, or their gradients.
-struct Found<D: Parts> {
+struct Found<D: LinearEngine> {
     out: Tensor<D>,
     state: [Tensor<D>; 2],
 }
 
 /// Gradients of the arguments, the state's those of `M` and `S`.
-struct Grads<D: Parts> {
+struct Grads<D: LinearEngine> {
     q: Tensor<D>,
     k: Tensor<D>,
     v: Tensor<D>,
@@ -115,7 +112,7 @@ struct Grads<D: Parts> {
 }
 
 /// The three parts, one after another.
-fn run<D: Parts>(
+fn run<D: LinearEngine>(
     what: &'static str,
     device: &D,
     read: Read,
@@ -139,17 +136,17 @@ fn run<D: Parts>(
     let (found, reading) = Part::forward(device, delta(read), dims, inputs, keep)?;
     // The momentum forgets by `η a`, and takes `η` of each write.
     let eta = map(Map::Exp, log_eta)?;
-    let (d, forget, strength) = (subtract(v, &predicted.out)?, add(log_a, log_eta)?, mul(&eta, theta)?);
+    let (d, forget, strength) = (sub(v, &predicted.out)?, add(log_a, log_eta)?, mul(&eta, theta)?);
     let inputs = arguments([q, k, &d, &forget, &strength, s]);
     let (carried, momentum) = Part::forward(device, Hebbian { read }, dims, inputs, keep)?;
     let (n, s) = (found.state.m, carried.state.m);
-    let out = cast(dtype, &subtract(&found.out, &carried.out)?)?;
-    let found = Found { out, state: [subtract(&n, &s)?, s] };
+    let out = cast(dtype, &sub(&found.out, &carried.out)?)?;
+    let found = Found { out, state: [sub(&n, &s)?, s] };
     Ok((found, Saved { error, read: reading, momentum, eta }))
 }
 
 /// Arguments of either rule, which have the same gates and the same state.
-fn arguments<D: Parts, R>(slots: [&Tensor<D>; 6]) -> InputsOn<R, D>
+fn arguments<D: LinearEngine, R>(slots: [&Tensor<D>; 6]) -> InputsOn<R, D>
 where
     R: Rule<Gates = WriteGates<()>, State = Matrix<()>>,
 {
@@ -157,14 +154,14 @@ where
     Inputs { q, k, v, gates: WriteGates { log_a, theta }, state: Matrix { m }, anchor: None }
 }
 
-impl<D: Parts> Saved<D> {
+impl<D: LinearEngine> Saved<D> {
     /// The three parts backward; `theta` is the call's.
     fn backward(self, device: &D, dims: &Dims, theta: &Tensor<D>, grads: &Found<D>) -> Result<Grads<D>> {
         let Self { error, read, momentum, eta } = self;
         // `M = N − S`: gradients of `N` and of `S` by itself.
         let (dtype, [dm, ds]) = (grads.out.dtype(), &grads.state);
         let out = &cast(DType::F32, &grads.out)?;
-        let carried = Outputs { out: scale(-1.0, out)?, state: Matrix { m: subtract(ds, dm)? } };
+        let carried = Outputs { out: scale(-1.0, out)?, state: Matrix { m: sub(ds, dm)? } };
         let carried = momentum.backward(device, dims, &carried)?;
         // `d = v − k N`: its gradient is that of the value, and minus that of what was predicted.
         let nothing = Tensor::zeros(device, dims.matrices(), DType::F32)?;
@@ -188,13 +185,13 @@ impl<D: Parts> Saved<D> {
 }
 
 /// One of the parts, to be turned around.
-struct Part<D: Kernel<R>, R: Rule> {
+struct Part<D: LinearEngine, R: Rule> {
     rule: R,
     inputs: InputsOn<R, D>,
     saved: Option<D::Saved>,
 }
 
-impl<D: Kernel<R>, R: Rule> Part<D, R> {
+impl<D: LinearEngine, R: LinearRule> Part<D, R> {
     /// The part forward, with what it keeps where a backward comes.
     fn forward(
         device: &D,
@@ -203,7 +200,7 @@ impl<D: Kernel<R>, R: Rule> Part<D, R> {
         inputs: InputsOn<R, D>,
         keep: bool,
     ) -> Result<(OutputsOn<R, D>, Self)> {
-        let (outputs, saved) = D::forward(KernelCall { device, rule, dims, inputs: &inputs }, keep)?;
+        let (outputs, saved) = D::linear_forward(KernelCall { device, rule, dims, inputs: &inputs }, keep)?;
         Ok((outputs, Self { rule, inputs, saved }))
     }
 
@@ -212,22 +209,17 @@ impl<D: Kernel<R>, R: Rule> Part<D, R> {
         let Self { rule, inputs, saved } = self;
         let why = "its forward kept nothing for a backward".into();
         let saved = saved.ok_or(Error::Unsupported { backend: D::NAME, what: R::NAME, why })?;
-        D::backward(KernelCall { device, rule, dims, inputs: &inputs }, saved, grads)
+        D::linear_backward(KernelCall { device, rule, dims, inputs: &inputs }, saved, grads)
     }
 }
 
-/// `a − b`.
-fn subtract<D: Elementwise>(a: &Tensor<D>, b: &Tensor<D>) -> Result<Tensor<D>> {
-    add(a, &scale(-1.0, b)?)
-}
-
 /// The same gradient of three parts.
-fn sum<D: Elementwise>([a, b, c]: [&Tensor<D>; 3]) -> Result<Tensor<D>> {
+fn sum<D: LinearEngine>([a, b, c]: [&Tensor<D>; 3]) -> Result<Tensor<D>> {
     add(&add(a, b)?, c)
 }
 
 /// A rule that looks ahead along no momentum, or that erases by a strength of its own.
-fn without_momentum<D: Parts>(what: &'static str) -> Error {
+fn without_momentum<D: LinearEngine>(what: &'static str) -> Error {
     let why = "only a rule with momentum, which erases as much as it writes, can look ahead".into();
     Error::Unsupported { backend: D::NAME, what, why }
 }

@@ -76,13 +76,24 @@ pub struct Broadcast {
     pub width: usize,
 }
 
-/// How the elements of two arrays are put together.
+/// How the elements of two arrays are put together. Kernels number it in this order, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Combine {
     /// `a + b`.
     Sum,
     /// `a b`.
     Product,
+    /// `a − b`.
+    Difference,
+    /// `a / b`.
+    Quotient,
+}
+
+impl Combine {
+    /// The number that kernels know it by.
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
 }
 
 /// What the gradients of [`gated`] are made from: arrays of one shape and type.
@@ -154,7 +165,7 @@ pub trait Elementwise: Device {
     /// Only what the caller could not foresee.
     fn biased_backward(&self, map: Map, dims: Broadcast, call: &BiasedBackward<'_, Self>) -> Result<Tensor<Self>>;
 
-    /// `a + b` or `a b`.
+    /// `a + b`, or what else `how` says, element by element.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
@@ -359,7 +370,12 @@ pub fn cast_all<D: Elementwise>(dtype: DType, xs: &[&Tensor<D>]) -> Result<Vec<T
     Ok(xs.iter().filter_map(of).collect())
 }
 
-fn broadcast<D: Device>(what: &'static str, (slot, a): (&'static str, &Tensor<D>), b: &Tensor<D>) -> Result<Broadcast> {
+/// How `b` serves the rows of `a`, which is called `slot` in messages.
+pub(super) fn broadcast<D: Device>(
+    what: &'static str,
+    (slot, a): (&'static str, &Tensor<D>),
+    b: &Tensor<D>,
+) -> Result<Broadcast> {
     check_device(what, a, &[("b", b)])?;
     check_float(what, slot, a)?;
     check_filled(what, "b", b)?;

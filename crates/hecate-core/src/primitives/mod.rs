@@ -5,6 +5,7 @@
 //! [`Error::OtherDevice`](crate::Error::OtherDevice). Unless stated otherwise floats may be 16 or 32 bits wide, and sums
 //! run in 32 bits or more. Results have the type of the first argument, gradients the type of what they are gradients of.
 
+mod arithmetic;
 mod attention;
 mod checks;
 mod conv;
@@ -29,6 +30,7 @@ mod sample;
 mod softmax;
 mod threefry;
 
+pub use arithmetic::{div, div_backward, sub, sub_backward};
 pub use attention::{
     Attended, Attention, AttentionBackward, AttentionDims, AttentionInputs, AttentionOptions, AttentionOutputs,
     AttentionPass, Cache, LastRows, Prefix, attention, attention_cache,

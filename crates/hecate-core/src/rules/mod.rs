@@ -134,6 +134,9 @@ macro_rules! rule_list {
     (@linear $callback:ident [$($before:tt)*] Linear { $($name:ident $rule:ident),* } $($others:tt)*) => {
         $callback! { $($before)* $($name $rule),* }
     };
+    (@own $callback:ident [] Linear $linear:tt Deep $deep:tt Own { $($name:ident $rule:ident),* }) => {
+        $callback! { $($rule),* }
+    };
 }
 
 /// Compiles for a rule of this family alone.

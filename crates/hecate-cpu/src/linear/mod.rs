@@ -56,12 +56,8 @@ use call::{Form, LinearCall, add_blocks};
 pub(crate) use checkpoints::{CHUNK, Chunk, cut};
 pub(crate) use chunk_view::{ChunkGrads, ChunkStart, ChunkView, Memory, MemoryMut};
 use hecate_core::{
-    DType, Device, Dims, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Shape, Slots,
-    Tensor,
-    families::{
-        Linear, LinearRule, LinearSpec, LowerGates,
-        look_ahead::{self, LinearSaved},
-    },
+    DType, Device, Dims, Inputs, InputsOn, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Shape, Slots, Tensor,
+    families::{LinearEngine, LinearRule, LinearSpec, LowerGates},
 };
 use passes::Upstream;
 use peak_memory::backward_elements;
@@ -292,34 +288,31 @@ fn gates<R: Rule>(inputs: &Inputs<R, Tensor<Cpu>>) -> Of<R::Gates, &[f32]> {
     })
 }
 
-impl<R: LinearRule> Kernel<R, Linear> for Cpu {
-    type Saved = LinearSaved<Saved, Self>;
+impl LinearEngine for Cpu {
+    type Saved = Saved;
 
-    fn forward(call: KernelCall<'_, R, Self>, keep: bool) -> Result<(OutputsOn<R, Self>, Option<Self::Saved>)> {
-        if call.rule.spec().look_ahead {
-            // Refused here by the rule's own names; its parts have other gates.
-            Scalars::new(call.rule, call.dims, &gates(call.inputs))?;
-            let (outputs, saved) = look_ahead::forward(call, keep)?;
-            return Ok((outputs, saved.map(LinearSaved::LookAhead)));
-        }
+    fn check_gates<R: LinearRule>(call: KernelCall<'_, R, Self>) -> Result<()> {
+        Scalars::new(call.rule, call.dims, &gates(call.inputs)).map(drop)
+    }
+
+    fn linear_forward<R: LinearRule>(
+        call: KernelCall<'_, R, Self>,
+        keep: bool,
+    ) -> Result<(OutputsOn<R, Self>, Option<Saved>)> {
         // One token a sequence: the memory goes from the old array into the new one, without a copy between.
         if !keep && call.device.algorithm() == Algorithm::Auto && call.dims.sequences.longest() == 1 {
             return Ok((decode::run(call)?, None));
         }
         let KernelCall { device, rule, dims, inputs, .. } = call;
         let made = run_forward(device, R::NAME, &linear_call(call, keep)?, keep)?;
-        Ok((outputs(device, rule, dims, inputs.q.dtype(), made.out, made.states)?, made.saved.map(LinearSaved::Engine)))
+        Ok((outputs(device, rule, dims, inputs.q.dtype(), made.out, made.states)?, made.saved))
     }
 
-    fn backward(
+    fn linear_backward<R: LinearRule>(
         call: KernelCall<'_, R, Self>,
-        saved: Self::Saved,
+        saved: Saved,
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {
-        let saved = match saved {
-            LinearSaved::Engine(saved) => saved,
-            LinearSaved::LookAhead(saved) => return look_ahead::backward(call, *saved, grads),
-        };
         let KernelCall { device, rule, dims, inputs, .. } = call;
         device.room(R::NAME, backward_elements(rule.spec(), dims, device.threads()))?;
         let call = linear_call(call, true)?;

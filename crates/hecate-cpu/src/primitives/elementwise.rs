@@ -86,6 +86,22 @@ impl Elementwise for Cpu {
                 #[inline(always)]
                 |a, b| a * b,
             ),
+            Combine::Difference => combine(
+                self,
+                dims,
+                a,
+                b,
+                #[inline(always)]
+                |a, b| a - b,
+            ),
+            Combine::Quotient => combine(
+                self,
+                dims,
+                a,
+                b,
+                #[inline(always)]
+                |a, b| a / b,
+            ),
         }
     }
 

@@ -47,7 +47,7 @@ use crate::{
 pub(crate) use heads::{CallOutputs, Heads, InputArrays, OutputGrads, heads};
 use hecate_core::{
     Dims, GateSlots, Host, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Slots, Tensor,
-    families::{Deep, Own},
+    families::{Deep, DeepEngine, DeepRule, Own},
 };
 use peak_memory::Sizes;
 use std::{borrow::Cow, fmt, iter};
@@ -169,48 +169,79 @@ impl<'a> InputArrays<'a> {
     }
 }
 
-/// Families whose rules go token by token.
-pub(crate) trait TokenByToken {}
-impl TokenByToken for Deep {}
-impl TokenByToken for Own {}
+/// A forward, of rules with cells of their own and of those of the deep family.
+fn forward<R: Recurrent<F>, F>(
+    call: KernelCall<'_, R, Cpu>,
+    keep: bool,
+) -> Result<(OutputsOn<R, Cpu>, Option<SavedStates>)> {
+    let KernelCall { device, rule, dims, inputs, .. } = call;
+    let call = RecurrentCall::new(call)?;
+    device.room(R::NAME, Sizes::of(rule, dims).map_or(usize::MAX, |x| x.forward(dims, device.threads(), keep)))?;
+    let CallOutputs { out, states, kept } =
+        R::Cell::forward_heads(&call, device, &InputArrays::new(inputs)?, kept_states(&call, device, R::NAME, keep)?);
+    let mut results = iter::once(out).chain(states);
+    let outputs = Outputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
+        tensor(device, shape, dtype, results.next().unwrap_or_default())
+    })?;
+    Ok((outputs, keep.then_some(SavedStates(kept))))
+}
 
-impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cpu {
+/// Gradients of all inputs, from the states that the forward kept.
+fn backward<R: Recurrent<F>, F>(
+    call: KernelCall<'_, R, Cpu>,
+    SavedStates(kept): SavedStates,
+    grads: &OutputsOn<R, Cpu>,
+) -> Result<InputsOn<R, Cpu>> {
+    let KernelCall { device, rule, dims, inputs, .. } = call;
+    let call = RecurrentCall::new(call)?;
+    device.room(R::NAME, Sizes::of(rule, dims).map_or(usize::MAX, |x| x.backward(dims, device.threads())))?;
+    let grads = OutputGrads { out: floats(&grads.out)?, states: arrays(R::State::list(&grads.state))? };
+    let dinputs = R::Cell::backward_heads(&call, device, &InputArrays::new(inputs)?, kept, &grads);
+    let mut dinputs = dinputs.into_iter();
+    Inputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
+        tensor(device, shape, dtype, dinputs.next().unwrap_or_default())
+    })
+}
+
+impl<R: Recurrent<Own>> Kernel<R, Own> for Cpu {
     type Saved = SavedStates;
 
     fn forward(call: KernelCall<'_, R, Self>, keep: bool) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
-        let KernelCall { device, rule, dims, inputs, .. } = call;
-        let call = RecurrentCall::new(call)?;
-        device.room(R::NAME, Sizes::of(rule, dims).map_or(usize::MAX, |x| x.forward(dims, device.threads(), keep)))?;
-        let CallOutputs { out, states, kept } = R::Cell::forward_heads(
-            &call,
-            device,
-            &InputArrays::new(inputs)?,
-            kept_states(&call, device, R::NAME, keep)?,
-        );
-        let mut results = iter::once(out).chain(states);
-        let outputs = Outputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
-            tensor(device, shape, dtype, results.next().unwrap_or_default())
-        })?;
-        Ok((outputs, keep.then_some(SavedStates(kept))))
+        forward(call, keep)
     }
 
-    /// Gradients of all inputs, from the states that the forward kept.
     fn backward(
         call: KernelCall<'_, R, Self>,
-        SavedStates(kept): SavedStates,
+        saved: SavedStates,
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {
-        let KernelCall { device, rule, dims, inputs, .. } = call;
-        let call = RecurrentCall::new(call)?;
-        device.room(R::NAME, Sizes::of(rule, dims).map_or(usize::MAX, |x| x.backward(dims, device.threads())))?;
-        let grads = OutputGrads { out: floats(&grads.out)?, states: arrays(R::State::list(&grads.state))? };
-        let dinputs = R::Cell::backward_heads(&call, device, &InputArrays::new(inputs)?, kept, &grads);
-        let mut dinputs = dinputs.into_iter();
-        Inputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
-            tensor(device, shape, dtype, dinputs.next().unwrap_or_default())
-        })
+        backward(call, saved, grads)
     }
 }
+
+impl DeepEngine for Cpu {
+    type Saved = SavedStates;
+
+    fn deep_forward<R: DeepRule>(
+        call: KernelCall<'_, R, Self>,
+        keep: bool,
+    ) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
+        forward::<R, Deep>(call, keep)
+    }
+
+    fn deep_backward<R: DeepRule>(
+        call: KernelCall<'_, R, Self>,
+        saved: SavedStates,
+        grads: &OutputsOn<R, Self>,
+    ) -> Result<InputsOn<R, Self>> {
+        backward::<R, Deep>(call, saved, grads)
+    }
+}
+
+/// Families whose rules go token by token.
+trait TokenByToken {}
+impl TokenByToken for Deep {}
+impl TokenByToken for Own {}
 
 impl<R: Recurrent<F>, F: TokenByToken> PeakMemory<R, F> for Cpu {
     fn peak_bytes(&self, rule: R, dims: &Dims) -> usize {

@@ -54,12 +54,8 @@ pub(crate) mod sums;
 use crate::{Cuda, error::unsupported};
 use chunk::Chunks;
 use hecate_core::{
-    Algorithm, DType, Decode, Decoded, Device, Dims, Inputs, InputsOn, Kernel, KernelCall, Outputs, OutputsOn, Result,
-    Tensor,
-    families::{
-        Linear, LinearInputs, LinearOutputs, LinearRule, LinearSpec, constant_log_a,
-        look_ahead::{self, LinearSaved},
-    },
+    Algorithm, DType, Decode, Decoded, Device, Dims, Inputs, InputsOn, KernelCall, Outputs, OutputsOn, Result, Tensor,
+    families::{LinearEngine, LinearInputs, LinearOutputs, LinearRule, LinearSpec, constant_log_a},
 };
 use layout::{CHUNK, Layout};
 use passing::Passing;
@@ -256,47 +252,29 @@ impl Cuda {
     }
 }
 
-impl<R: LinearRule> Kernel<R, Linear> for Cuda {
-    type Saved = LinearSaved<Saved, Self>;
+impl LinearEngine for Cuda {
+    type Saved = Saved;
 
-    fn forward(call: KernelCall<'_, R, Self>, keep: bool) -> Result<(OutputsOn<R, Self>, Option<Self::Saved>)> {
+    fn linear_forward<R: LinearRule>(
+        call: KernelCall<'_, R, Self>,
+        keep: bool,
+    ) -> Result<(OutputsOn<R, Self>, Option<Saved>)> {
         let KernelCall { device, rule, dims, inputs, .. } = call;
-        if rule.spec().look_ahead {
-            let (outputs, saved) = look_ahead::forward(call, keep)?;
-            return Ok((outputs, saved.map(LinearSaved::LookAhead)));
-        }
         let layout = Layout::new(device, dims, rule.spec().runnable(Self::NAME, R::NAME)?)?;
         let outputs =
             Outputs::<R, _>::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;
         let inputs = LinearInputs::new(inputs, || constant_log_a(device, rule, dims))?;
         let kept = device.run_lowered(&layout, &inputs, &LinearOutputs::new(&outputs), keep)?;
-        Ok((outputs, kept.map(LinearSaved::Engine)))
-    }
-
-    /// Whether one token of a whole layer has a kernel.
-    fn has_fused_decode(&self, rule: R, dims: &Dims) -> bool {
-        decode::exists(rule, dims)
-    }
-
-    /// One token of a whole layer.
-    fn decode(&self, rule: R, dims: &Dims, inputs: &Decode<R, Tensor<Self>>) -> Result<Decoded<R, Tensor<Self>>> {
-        match decode::exists(rule, dims) {
-            true => decode::run(self, rule, dims, inputs),
-            false => Err(unsupported(R::NAME, "the kernel for a whole layer takes exact rules and widths up to 1024")),
-        }
+        Ok((outputs, kept))
     }
 
     /// Gradients of all inputs, in the form of the forward.
-    fn backward(
+    fn linear_backward<R: LinearRule>(
         call: KernelCall<'_, R, Self>,
-        saved: Self::Saved,
+        kept: Saved,
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {
         let KernelCall { device, rule, dims, inputs, .. } = call;
-        let kept = match saved {
-            LinearSaved::Engine(kept) => kept,
-            LinearSaved::LookAhead(saved) => return look_ahead::backward(call, *saved, grads),
-        };
         let layout = Layout::new(device, dims, rule.spec())?;
         let dinputs =
             Inputs::<R, _>::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;
@@ -305,5 +283,23 @@ impl<R: LinearRule> Kernel<R, Linear> for Cuda {
         let lowered = LinearInputs::new(&dinputs, || device.empty(dims.scalars(), DType::F32))?;
         device.run_lowered_backward(&layout, &inputs, kept, &LinearOutputs::new(grads), &lowered)?;
         Ok(dinputs)
+    }
+
+    /// Whether one token of a whole layer has a kernel.
+    fn has_linear_decode<R: LinearRule>(&self, rule: R, dims: &Dims) -> bool {
+        decode::exists(rule, dims)
+    }
+
+    /// One token of a whole layer.
+    fn linear_decode<R: LinearRule>(
+        &self,
+        rule: R,
+        dims: &Dims,
+        inputs: &Decode<R, Tensor<Self>>,
+    ) -> Result<Decoded<R, Tensor<Self>>> {
+        match decode::exists(rule, dims) {
+            true => decode::run(self, rule, dims, inputs),
+            false => Err(unsupported(R::NAME, "the kernel for a whole layer takes exact rules and widths up to 1024")),
+        }
     }
 }

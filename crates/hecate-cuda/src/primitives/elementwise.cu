@@ -173,18 +173,26 @@ template <u32 N> __device__ __forceinline__ Run<N> load_shared_row(const Array& 
     return run;
 }
 
-// `a [count]`, `b [width]` for each row of `a`.
+// In the order of `Combine` in Rust.
+enum { SUM, PRODUCT, DIFFERENCE, QUOTIENT };
+
+// y = a + b, or what else `how` says; `a [count]`, `b [width]` for each row of `a`.
 struct Combine {
     Array a, b, y;
     u64 count, width;
-    u32 product;
+    u32 how;
 
     __device__ __forceinline__ Combine of_type(u32 type) const {
-        return {{a.data, type}, {b.data, type}, {y.data, type}, count, width, product};
+        return {{a.data, type}, {b.data, type}, {y.data, type}, count, width, how};
     }
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
         Run<N> a = load_run<N>(this->a, i), b = load_shared_row<N>(this->b, i, count, width);
-        for (u32 n = 0; n < N; n++) a.x[n] = product ? a.x[n] * b.x[n] : a.x[n] + b.x[n];
+        switch (how) {
+            case SUM: for (u32 n = 0; n < N; n++) a.x[n] += b.x[n]; break;
+            case PRODUCT: for (u32 n = 0; n < N; n++) a.x[n] *= b.x[n]; break;
+            case DIFFERENCE: for (u32 n = 0; n < N; n++) a.x[n] -= b.x[n]; break;
+            default: for (u32 n = 0; n < N; n++) a.x[n] /= b.x[n];
+        }
         store_run<N>(y, i, a);
     }
 };

@@ -23,8 +23,8 @@ kernels! { SOURCE {
     "gated_backward" GatedBackward {
         x: Array, g: Array, dy: Array, dx: Array, dg: Array, count: u64, map: u32
     }
-    // a and y [count], b [width]; `product` is 1 for products, 0 for sums.
-    "combine" CombinePair { a: Array, b: Array, y: Array, count: u64, width: u64, product: u32 }
+    // a and y [count], b [width]; `how` is the number of a `Combine`.
+    "combine" CombinePair { a: Array, b: Array, y: Array, count: u64, width: u64, how: u32 }
     // The same with a map of the sum, whose gradient is dx.
     "biased" Biased { x: Array, b: Array, y: Array, count: u64, width: u64, map: u32 }
     "biased_backward" BiasedBackward { x: Array, b: Array, dy: Array, dx: Array, count: u64, width: u64, map: u32 }
@@ -81,8 +81,8 @@ impl Elementwise for Cuda {
     fn combine(&self, how: Combine, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (y, count) = (self.empty(a.shape().clone(), a.dtype())?, a.shape().count());
         // `width` is the count where `b` has the shape of `a`.
-        let (width, product) = (dims.width as u64, u32::from(how == Combine::Product));
-        let arguments = CombinePair { a: a.into(), b: b.into(), y: (&y).into(), count: count as u64, width, product };
+        let (width, how) = (dims.width as u64, how.number());
+        let arguments = CombinePair { a: a.into(), b: b.into(), y: (&y).into(), count: count as u64, width, how };
         self.launch(runs(a, count), &arguments)?;
         Ok(y)
     }

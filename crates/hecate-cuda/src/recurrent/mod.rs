@@ -22,7 +22,7 @@ use crate::{
 use hecate_core::{
     Checkpoints, DType, Device, Dims, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule,
     Shape, Slots, Tensor,
-    families::{Deep, Own},
+    families::{Deep, DeepEngine, DeepRule, Own},
     primitives::sum_rows,
 };
 
@@ -431,63 +431,89 @@ fn pointers<S: Slots>(slots: &Of<S, Tensor<Cuda>>) -> [Pointer; MOST_SLOTS] {
     std::array::from_fn(|slot| list.get(slot).map_or(0, |(_, x)| pointer(x)))
 }
 
-/// Families whose rules go token by token.
-pub(crate) trait TokenByToken {}
-impl TokenByToken for Deep {}
-impl TokenByToken for Own {}
+/// A forward, of rules with kernels of their own and of those of the deep family.
+fn forward<R: Recurrent<F>, F>(
+    KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Cuda>,
+    keep: bool,
+) -> Result<(OutputsOn<R, Cuda>, Option<SavedStates>)> {
+    // Sizes and tables are made again for the backward: they are cheap beside a launch.
+    let layout = RecurrentLayout::new(device, rule, dims)?;
+    let plan = layout.plan(device, rule, dims, inputs.q.dtype(), 0)?;
+    let kept = device.empty([if keep { layout.kept } else { 0 }, dims.heads, layout.state()], DType::F32)?;
+    let outputs = Outputs::<R, _>::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;
+    let call = RecurrentCall {
+        out: (&outputs.out).into(),
+        last: pointers::<R::State>(&outputs.state),
+        kept: if keep { pointer(&kept) } else { 0 },
+        ..layout.call(dims, inputs)
+    };
+    // One launch for all tokens.
+    (plan.start)(device, plan.grid, plan.call(call), rule.cell(dims))?;
+    Ok((outputs, keep.then_some(SavedStates(kept))))
+}
 
-impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cuda {
+/// Gradients of all inputs.
+fn backward<R: Recurrent<F>, F>(
+    KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Cuda>,
+    SavedStates(kept): SavedStates,
+    grads: &OutputsOn<R, Cuda>,
+) -> Result<InputsOn<R, Cuda>> {
+    let layout = RecurrentLayout::new(device, rule, dims)?;
+    let plan = layout.plan(device, rule, dims, inputs.q.dtype(), 1)?;
+    let mut result =
+        Inputs::<R, _>::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;
+    // Blocks have a sequence each, so gradients of an anchor are added up afterwards.
+    let anchors = result.anchor.take().map(|anchor| by_sequence::<R>(device, dims, anchor)).transpose()?;
+    let call = RecurrentCall {
+        dout: (&grads.out).into(),
+        dq: (&result.q).into(),
+        dk: (&result.k).into(),
+        dv: (&result.v).into(),
+        dgates: pointers::<R::Gates>(&result.gates),
+        dlast: pointers::<R::State>(&grads.state),
+        dinitial: pointers::<R::State>(&result.state),
+        danchor: anchors.as_ref().map_or([0; MOST_SLOTS], pointers::<R::Anchor>),
+        kept: pointer(&kept),
+        ..layout.call(dims, inputs)
+    };
+    // One launch: intervals of a sequence and head go one after another.
+    (plan.start)(device, plan.grid, plan.call(call), rule.cell(dims))?;
+    result.anchor = anchors.map(over_sequences::<R>).transpose()?;
+    Ok(result)
+}
+
+impl<R: Recurrent<Own>> Kernel<R, Own> for Cuda {
     type Saved = SavedStates;
 
-    fn forward(
-        KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Self>,
-        keep: bool,
-    ) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
-        // Sizes and tables are made again for the backward: they are cheap beside a launch.
-        let layout = RecurrentLayout::new(device, rule, dims)?;
-        let plan = layout.plan(device, rule, dims, inputs.q.dtype(), 0)?;
-        let kept = device.empty([if keep { layout.kept } else { 0 }, dims.heads, layout.state()], DType::F32)?;
-        let outputs =
-            Outputs::<R, _>::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;
-        let call = RecurrentCall {
-            out: (&outputs.out).into(),
-            last: pointers::<R::State>(&outputs.state),
-            kept: if keep { pointer(&kept) } else { 0 },
-            ..layout.call(dims, inputs)
-        };
-        // One launch for all tokens.
-        (plan.start)(device, plan.grid, plan.call(call), rule.cell(dims))?;
-        Ok((outputs, keep.then_some(SavedStates(kept))))
+    fn forward(call: KernelCall<'_, R, Self>, keep: bool) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
+        forward(call, keep)
     }
 
-    /// Gradients of all inputs.
     fn backward(
-        KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Self>,
-        SavedStates(kept): SavedStates,
+        call: KernelCall<'_, R, Self>,
+        saved: SavedStates,
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {
-        let layout = RecurrentLayout::new(device, rule, dims)?;
-        let plan = layout.plan(device, rule, dims, inputs.q.dtype(), 1)?;
-        let mut result =
-            Inputs::<R, _>::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;
-        // Blocks have a sequence each, so gradients of an anchor are added up afterwards.
-        let anchors = result.anchor.take().map(|anchor| by_sequence::<R>(device, dims, anchor)).transpose()?;
-        let call = RecurrentCall {
-            dout: (&grads.out).into(),
-            dq: (&result.q).into(),
-            dk: (&result.k).into(),
-            dv: (&result.v).into(),
-            dgates: pointers::<R::Gates>(&result.gates),
-            dlast: pointers::<R::State>(&grads.state),
-            dinitial: pointers::<R::State>(&result.state),
-            danchor: anchors.as_ref().map_or([0; MOST_SLOTS], pointers::<R::Anchor>),
-            kept: pointer(&kept),
-            ..layout.call(dims, inputs)
-        };
-        // One launch: intervals of a sequence and head go one after another.
-        (plan.start)(device, plan.grid, plan.call(call), rule.cell(dims))?;
-        result.anchor = anchors.map(over_sequences::<R>).transpose()?;
-        Ok(result)
+        backward(call, saved, grads)
+    }
+}
+
+impl DeepEngine for Cuda {
+    type Saved = SavedStates;
+
+    fn deep_forward<R: DeepRule>(
+        call: KernelCall<'_, R, Self>,
+        keep: bool,
+    ) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
+        forward::<R, Deep>(call, keep)
+    }
+
+    fn deep_backward<R: DeepRule>(
+        call: KernelCall<'_, R, Self>,
+        saved: SavedStates,
+        grads: &OutputsOn<R, Self>,
+    ) -> Result<InputsOn<R, Self>> {
+        backward::<R, Deep>(call, saved, grads)
     }
 }
 

@@ -27,11 +27,8 @@ mod shape;
 
 use crate::{Wgpu, error::unsupported};
 use hecate_core::{
-    DType, Device, Inputs, InputsOn, Kernel, KernelCall, Outputs, OutputsOn, Result, Tensor,
-    families::{
-        EraseStrength, Linear, LinearInputs, LinearOutputs, LinearRule, LinearSpec, constant_log_a,
-        look_ahead::{self, LinearSaved},
-    },
+    DType, Device, Inputs, InputsOn, KernelCall, Outputs, OutputsOn, Result, Tensor,
+    families::{EraseStrength, LinearEngine, LinearInputs, LinearOutputs, LinearRule, LinearSpec, constant_log_a},
 };
 use layout::Layout;
 
@@ -56,15 +53,14 @@ fn spec_of<R: LinearRule>(rule: R) -> Result<LinearSpec> {
     }
 }
 
-impl<R: LinearRule> Kernel<R, Linear> for Wgpu {
-    type Saved = LinearSaved<Saved, Self>;
+impl LinearEngine for Wgpu {
+    type Saved = Saved;
 
-    fn forward(call: KernelCall<'_, R, Self>, keep: bool) -> Result<(OutputsOn<R, Self>, Option<Self::Saved>)> {
+    fn linear_forward<R: LinearRule>(
+        call: KernelCall<'_, R, Self>,
+        keep: bool,
+    ) -> Result<(OutputsOn<R, Self>, Option<Saved>)> {
         let KernelCall { device, rule, dims, inputs, .. } = call;
-        if rule.spec().look_ahead {
-            let (outputs, saved) = look_ahead::forward(call, keep)?;
-            return Ok((outputs, saved.map(LinearSaved::LookAhead)));
-        }
         let (layout, dtype) = (Layout::new(device, dims, spec_of(rule)?)?, inputs.q.dtype());
         let inputs = LinearInputs::new(inputs, || constant_log_a(device, rule, dims))?;
         let kept = if keep { Some(layout.scratch(layout.kept_elements())?) } else { None };
@@ -74,19 +70,15 @@ impl<R: LinearRule> Kernel<R, Linear> for Wgpu {
             Outputs::<R, _>::try_build(rule, dims, tokens[0].output, |shape, dtype| device.empty(shape, dtype))?;
         scan::forward(&layout, &inputs, &tokens, &LinearOutputs::new(&outputs), kept.as_ref())?;
         let Outputs { out, state } = outputs;
-        Ok((Outputs { out: device.rounded(out, dtype)?, state }, kept.map(|kept| LinearSaved::Engine(Saved { kept }))))
+        Ok((Outputs { out: device.rounded(out, dtype)?, state }, kept.map(|kept| Saved { kept })))
     }
 
-    fn backward(
+    fn linear_backward<R: LinearRule>(
         call: KernelCall<'_, R, Self>,
-        saved: Self::Saved,
+        Saved { kept }: Saved,
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {
         let KernelCall { device, rule, dims, inputs, .. } = call;
-        let kept = match saved {
-            LinearSaved::Engine(Saved { kept }) => kept,
-            LinearSaved::LookAhead(saved) => return look_ahead::backward(call, *saved, grads),
-        };
         let layout = Layout::new(device, dims, spec_of(rule)?)?;
         let mut wide = LinearInputs::new(inputs, || constant_log_a(device, rule, dims))?;
         for tokens in [&mut wide.q, &mut wide.k, &mut wide.v] {

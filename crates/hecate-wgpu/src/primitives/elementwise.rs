@@ -13,25 +13,32 @@ use hecate_core::{
 /// One file: an invocation makes one element.
 const SOURCE: WgslSource = WgslSource { name: "elementwise", parts: &[PRELUDE, include_str!("elementwise.wgsl")] };
 
-/// `MAP` and `PRODUCT`.
+/// `MAP` and `COMBINE`.
 type Constants = [(&'static str, u32); 2];
 
-/// The map's number, and whether two arrays are multiplied.
-const fn constants(map: u32, product: bool) -> Constants {
-    [("MAP", map), ("PRODUCT", product as u32)]
+/// The numbers of a map and of a [`Combine`].
+const fn constants(map: u32, how: Combine) -> Constants {
+    [("MAP", map), ("COMBINE", how.number())]
 }
 
-/// Each map once, then a product.
-const CONSTANTS: [Constants; 9] = [
-    constants(0, false),
-    constants(1, false),
-    constants(2, false),
-    constants(3, false),
-    constants(4, false),
-    constants(5, false),
-    constants(6, false),
-    constants(7, false),
-    constants(0, true),
+/// Those of a map alone.
+const fn mapped(map: u32) -> Constants {
+    constants(map, Combine::Sum)
+}
+
+/// Each map once, then what two arrays can be beside a sum.
+const CONSTANTS: [Constants; 11] = [
+    mapped(0),
+    mapped(1),
+    mapped(2),
+    mapped(3),
+    mapped(4),
+    mapped(5),
+    mapped(6),
+    mapped(7),
+    constants(0, Combine::Product),
+    constants(0, Combine::Difference),
+    constants(0, Combine::Quotient),
 ];
 
 /// Constants make a kernel of its own for every map.
@@ -53,6 +60,8 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
     kernel("biased_backward", &CONSTANTS[6]),
     kernel("combine", &CONSTANTS[0]),
     kernel("combine", &CONSTANTS[8]),
+    kernel("combine", &CONSTANTS[9]),
+    kernel("combine", &CONSTANTS[10]),
     kernel("scale", &CONSTANTS[0]),
     kernel("dropout", &CONSTANTS[0]),
 ];
@@ -83,37 +92,23 @@ impl ElementwiseArgs {
 impl Elementwise for Wgpu {
     /// `y = map(x)` of the shape and type of `x`.
     fn map(&self, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        one(
-            self,
-            "map_forward",
-            &constants(map.index(), false),
-            ElementwiseArgs::new(x.shape().count()),
-            &[x],
-            x.dtype(),
-        )
+        one(self, "map_forward", &mapped(map.index()), ElementwiseArgs::new(x.shape().count()), &[x], x.dtype())
     }
 
     /// `dx = map′(x) dy`, of the shape and type of `x`.
     fn map_backward(&self, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        one(
-            self,
-            "map_backward",
-            &constants(map.index(), false),
-            ElementwiseArgs::new(x.shape().count()),
-            &[x, dy],
-            x.dtype(),
-        )
+        one(self, "map_backward", &mapped(map.index()), ElementwiseArgs::new(x.shape().count()), &[x, dy], x.dtype())
     }
 
     /// `y = x map(g)`, arrays of one shape.
     fn gated(&self, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
-        one(self, "gated", &constants(map.index(), false), ElementwiseArgs::new(x.shape().count()), &[x, g], x.dtype())
+        one(self, "gated", &mapped(map.index()), ElementwiseArgs::new(x.shape().count()), &[x, g], x.dtype())
     }
 
     /// Both gradients in one pass over the three arrays.
     fn gated_backward(&self, map: Map, call: &GatedBackward<'_, Self>) -> Result<GatedGrads<Tensor<Self>>> {
         let GatedBackward { x, g, dy } = *call;
-        let (count, constants) = (x.shape().count(), constants(map.index(), false));
+        let (count, constants) = (x.shape().count(), mapped(map.index()));
         let like = |x: &Tensor<Self>| self.empty(x.shape().clone(), DType::F32);
         let (dx, dg, wide) = (like(x)?, like(g)?, [self.widened(x)?, self.widened(g)?, self.widened(dy)?]);
         let [a, b, c] = &wide;
@@ -126,33 +121,33 @@ impl Elementwise for Wgpu {
     /// `y = map(x + b)`, `b [width]` or of the shape of `x`.
     fn biased(&self, map: Map, dims: Broadcast, x: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
         let args = ElementwiseArgs { width: dims.width as u32, ..ElementwiseArgs::new(x.shape().count()) };
-        one(self, "biased", &constants(map.index(), false), args, &[x, b], x.dtype())
+        one(self, "biased", &mapped(map.index()), args, &[x, b], x.dtype())
     }
 
     /// `dx = map′(x + b) dy`, of the shape and type of `x`.
     fn biased_backward(&self, map: Map, dims: Broadcast, call: &BiasedBackward<'_, Self>) -> Result<Tensor<Self>> {
         let BiasedBackward { x, b, dy } = *call;
         let args = ElementwiseArgs { width: dims.width as u32, ..ElementwiseArgs::new(x.shape().count()) };
-        one(self, "biased_backward", &constants(map.index(), false), args, &[x, b, dy], x.dtype())
+        one(self, "biased_backward", &mapped(map.index()), args, &[x, b, dy], x.dtype())
     }
 
     /// `a [rows, width]` and `b [width]` or of the shape of `a`.
     fn combine(&self, how: Combine, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
         let args = ElementwiseArgs { width: dims.width as u32, ..ElementwiseArgs::new(a.shape().count()) };
-        one(self, "combine", &constants(0, how == Combine::Product), args, &[a, b], a.dtype())
+        one(self, "combine", &constants(0, how), args, &[a, b], a.dtype())
     }
 
     /// `factor x`, of the type of `x`.
     fn scale(&self, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let args = ElementwiseArgs { factor, ..ElementwiseArgs::new(x.shape().count()) };
-        one(self, "scale", &constants(0, false), args, &[x], x.dtype())
+        one(self, "scale", &mapped(0), args, &[x], x.dtype())
     }
 
     /// Each invocation makes the mask of its own element.
     fn dropout(&self, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let DropMask { key, dropped, kept } = mask;
         let args = ElementwiseArgs { key, dropped, factor: kept, ..ElementwiseArgs::new(x.shape().count()) };
-        one(self, "dropout", &constants(0, false), args, &[x], x.dtype())
+        one(self, "dropout", &mapped(0), args, &[x], x.dtype())
     }
 
     /// At most one of the two steps copies: widening or rounding.

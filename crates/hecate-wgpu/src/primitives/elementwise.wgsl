@@ -1,4 +1,4 @@
-// Element by element. `MAP` is the number of a map, `PRODUCT` says whether two arrays are multiplied or added.
+// Element by element. `MAP` is the number of a map, `COMBINE` that of what two arrays become.
 
 // Values of MAP, in the order of `Map::ALL`; the one that is left, 5, is EXP.
 const SILU: u32 = 0u;
@@ -8,6 +8,11 @@ const SOFTPLUS: u32 = 3u;
 const GELU: u32 = 4u;
 const RELU: u32 = 6u;
 const RELU_SQUARED: u32 = 7u;
+
+// Values of COMBINE, in the order of `Combine`; the one that is left, 0, is a sum.
+const PRODUCT: u32 = 1u;
+const DIFFERENCE: u32 = 2u;
+const QUOTIENT: u32 = 3u;
 
 struct ElementwiseArgs {
     // Elements of y.
@@ -140,14 +145,23 @@ fn biased_backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invoc
     }
 }
 
-// y = a b, or a + b; b serves every row
+// a + b, or what else COMBINE says: a constant, so that one case is compiled.
+fn combined(a: f32, b: f32) -> f32 {
+    switch COMBINE {
+        case PRODUCT: { return a * b; }
+        case DIFFERENCE: { return a - b; }
+        case QUOTIENT: { return a / b; }
+        default: { return a + b; }
+    }
+}
+
+// y = combined(a, b); b serves every row
 @compute @workgroup_size(256)
 fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let i = 256u * group_index(group) + local;
     if i < args.count {
         // `width` is `count` where both have one shape.
-        let other = b[i % args.width];
-        y[i] = select(a[i] + other, a[i] * other, PRODUCT == 1u);
+        y[i] = combined(a[i], b[i % args.width]);
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Dims, Inputs, InputsOn, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Shape, Slots, Tensor,
-    families::{Deep, Own},
+    families::{Deep, DeepEngine, DeepRule, Own},
     primitives::sum_rows,
 };
 pub(crate) use plan::RecurrentCall;
@@ -184,88 +184,116 @@ fn given<R: Rule>(
     device.packed(&parts)
 }
 
-/// Families whose rules go token by token.
-pub(crate) trait TokenByToken {}
-impl TokenByToken for Deep {}
-impl TokenByToken for Own {}
+/// A forward, of rules with kernels of their own and of those of the deep family.
+fn forward<R: Recurrent<F>, F>(
+    KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Wgpu>,
+    keep: bool,
+) -> Result<(OutputsOn<R, Wgpu>, Option<SavedStates>)> {
+    let plan = RecurrentPlan::new(rule, dims);
+    let [q, k, v] = [device.widened(&inputs.q)?, device.widened(&inputs.k)?, device.widened(&inputs.v)?];
+    let given = given(device, &plan, inputs, None)?;
+    let kept = device.empty([if keep { plan.kept } else { 0 }, dims.heads, plan.state()], DType::F32)?;
+    // Results are made in one array and split afterwards.
+    let mut shapes = vec![dims.values()];
+    shapes.extend(R::State::into_vec(rule.state(dims)));
+    let mut at = shapes[0].count();
+    let last = offsets(&mut at, &plan.sizes, plan.sequence_heads);
+    let made = device.empty([at], DType::F32)?;
+    // `keep` makes the kernel write the states that a backward starts from.
+    let call = RecurrentCall { last, keep: keep.into(), ..plan.call(dims) };
+    let arrays = Arrays { read: [&q, &k, &v, &given], kept: &kept, made: &made, dout: None };
+    match rule.groups(device, dims) {
+        Some(groups) => groups.forward(device, dims, &call, &arrays)?,
+        None => {
+            let grid = plan.forward_grid(rule, device, dims);
+            // A tick opens the state.
+            let firsts = (0..=dims.sequences.longest()).step_by(grid.ticks);
+            let slices: Vec<_> = firsts.map(|first| Slice { segment: 0, first, back: false }).collect();
+            start::<R, F>(device, &grid, RecurrentArgs { call, cell: rule.cell(dims) }, &arrays, &slices)?;
+        }
+    }
+    let mut results = device.split(&made, &shapes)?.into_iter();
+    let outputs =
+        Outputs::try_build(rule, dims, inputs.q.dtype(), |_, dtype| device.rounded(next(&mut results)?, dtype))?;
+    Ok((outputs, keep.then_some(SavedStates(kept))))
+}
 
-impl<R: Recurrent<F>, F: TokenByToken> hecate_core::Kernel<R, F> for Wgpu {
+/// Gradients of all inputs.
+fn backward<R: Recurrent<F>, F>(
+    KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Wgpu>,
+    SavedStates(kept): SavedStates,
+    grads: &OutputsOn<R, Wgpu>,
+) -> Result<InputsOn<R, Wgpu>> {
+    let plan = RecurrentPlan::new(rule, dims);
+    let [q, k, v] = [device.widened(&inputs.q)?, device.widened(&inputs.k)?, device.widened(&inputs.v)?];
+    let dout = device.widened(&grads.out)?;
+    let given = given(device, &plan, inputs, Some(&grads.state))?;
+    // dq, dk, dv, gradients of gates, gradients of initial states.
+    let shapes: Vec<Shape> = [dims.keys(), dims.keys(), dims.values()]
+        .into_iter()
+        .chain(R::Gates::into_vec(rule.gates(dims)))
+        .chain(R::State::into_vec(rule.state(dims)))
+        .chain(anchors::<R>(rule, dims))
+        .collect();
+    let dk = dims.keys().count();
+    let mut at = 2 * dk + dims.values().count();
+    let dgates = offsets(&mut at, &plan.widths, plan.rows);
+    let last = offsets(&mut at, &plan.sizes, plan.sequence_heads);
+    offsets(&mut at, &plan.sizes[..plan.anchors], plan.sequence_heads);
+    let made = device.empty([at], DType::F32)?;
+    // Gradients of final states follow the initial states in `given`.
+    let [_, _, dlast] = plan.given();
+    let call = RecurrentCall { again: 1, last, dgates, dlast, dk: dk as u32, ..plan.call(dims) };
+    let arrays = Arrays { read: [&q, &k, &v, &given], kept: &kept, made: &made, dout: Some(&dout) };
+    match rule.groups(device, dims) {
+        Some(groups) => groups.backward(device, dims, &call, &arrays)?,
+        None => {
+            let grid = plan.backward_grid(rule, device, dims);
+            let slices = backward_slices(&plan, &grid, dims.sequences.longest());
+            start::<R, F>(device, &grid, RecurrentArgs { call, cell: rule.cell(dims) }, &arrays, &slices)?;
+        }
+    }
+    let mut results = device.split(&made, &shapes)?.into_iter();
+    // Workgroups have a sequence each, so gradients of an anchor `[H,..]` are added up here.
+    Inputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
+        let result = next(&mut results)?;
+        let sums = result.shape() != &shape;
+        device.rounded(if sums { sum_rows(&result, shape.count())?.reshape(shape)? } else { result }, dtype)
+    })
+}
+
+impl<R: Recurrent<Own>> hecate_core::Kernel<R, Own> for Wgpu {
     type Saved = SavedStates;
 
-    fn forward(
-        KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Self>,
-        keep: bool,
-    ) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
-        let plan = RecurrentPlan::new(rule, dims);
-        let [q, k, v] = [device.widened(&inputs.q)?, device.widened(&inputs.k)?, device.widened(&inputs.v)?];
-        let given = given(device, &plan, inputs, None)?;
-        let kept = device.empty([if keep { plan.kept } else { 0 }, dims.heads, plan.state()], DType::F32)?;
-        // Results are made in one array and split afterwards.
-        let mut shapes = vec![dims.values()];
-        shapes.extend(R::State::into_vec(rule.state(dims)));
-        let mut at = shapes[0].count();
-        let last = offsets(&mut at, &plan.sizes, plan.sequence_heads);
-        let made = device.empty([at], DType::F32)?;
-        // `keep` makes the kernel write the states that a backward starts from.
-        let call = RecurrentCall { last, keep: keep.into(), ..plan.call(dims) };
-        let arrays = Arrays { read: [&q, &k, &v, &given], kept: &kept, made: &made, dout: None };
-        match rule.groups(device, dims) {
-            Some(groups) => groups.forward(device, dims, &call, &arrays)?,
-            None => {
-                let grid = plan.forward_grid(rule, device, dims);
-                // A tick opens the state.
-                let firsts = (0..=dims.sequences.longest()).step_by(grid.ticks);
-                let slices: Vec<_> = firsts.map(|first| Slice { segment: 0, first, back: false }).collect();
-                start::<R, F>(device, &grid, RecurrentArgs { call, cell: rule.cell(dims) }, &arrays, &slices)?;
-            }
-        }
-        let mut results = device.split(&made, &shapes)?.into_iter();
-        let outputs =
-            Outputs::try_build(rule, dims, inputs.q.dtype(), |_, dtype| device.rounded(next(&mut results)?, dtype))?;
-        Ok((outputs, keep.then_some(SavedStates(kept))))
+    fn forward(call: KernelCall<'_, R, Self>, keep: bool) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
+        forward(call, keep)
     }
 
     fn backward(
-        KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Self>,
-        SavedStates(kept): SavedStates,
+        call: KernelCall<'_, R, Self>,
+        saved: SavedStates,
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {
-        let plan = RecurrentPlan::new(rule, dims);
-        let [q, k, v] = [device.widened(&inputs.q)?, device.widened(&inputs.k)?, device.widened(&inputs.v)?];
-        let dout = device.widened(&grads.out)?;
-        let given = given(device, &plan, inputs, Some(&grads.state))?;
-        // dq, dk, dv, gradients of gates, gradients of initial states.
-        let shapes: Vec<Shape> = [dims.keys(), dims.keys(), dims.values()]
-            .into_iter()
-            .chain(R::Gates::into_vec(rule.gates(dims)))
-            .chain(R::State::into_vec(rule.state(dims)))
-            .chain(anchors::<R>(rule, dims))
-            .collect();
-        let dk = dims.keys().count();
-        let mut at = 2 * dk + dims.values().count();
-        let dgates = offsets(&mut at, &plan.widths, plan.rows);
-        let last = offsets(&mut at, &plan.sizes, plan.sequence_heads);
-        offsets(&mut at, &plan.sizes[..plan.anchors], plan.sequence_heads);
-        let made = device.empty([at], DType::F32)?;
-        // Gradients of final states follow the initial states in `given`.
-        let [_, _, dlast] = plan.given();
-        let call = RecurrentCall { again: 1, last, dgates, dlast, dk: dk as u32, ..plan.call(dims) };
-        let arrays = Arrays { read: [&q, &k, &v, &given], kept: &kept, made: &made, dout: Some(&dout) };
-        match rule.groups(device, dims) {
-            Some(groups) => groups.backward(device, dims, &call, &arrays)?,
-            None => {
-                let grid = plan.backward_grid(rule, device, dims);
-                let slices = backward_slices(&plan, &grid, dims.sequences.longest());
-                start::<R, F>(device, &grid, RecurrentArgs { call, cell: rule.cell(dims) }, &arrays, &slices)?;
-            }
-        }
-        let mut results = device.split(&made, &shapes)?.into_iter();
-        // Workgroups have a sequence each, so gradients of an anchor `[H,..]` are added up here.
-        Inputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
-            let result = next(&mut results)?;
-            let sums = result.shape() != &shape;
-            device.rounded(if sums { sum_rows(&result, shape.count())?.reshape(shape)? } else { result }, dtype)
-        })
+        backward(call, saved, grads)
+    }
+}
+
+impl DeepEngine for Wgpu {
+    type Saved = SavedStates;
+
+    fn deep_forward<R: DeepRule>(
+        call: KernelCall<'_, R, Self>,
+        keep: bool,
+    ) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
+        forward::<R, Deep>(call, keep)
+    }
+
+    fn deep_backward<R: DeepRule>(
+        call: KernelCall<'_, R, Self>,
+        saved: SavedStates,
+        grads: &OutputsOn<R, Self>,
+    ) -> Result<InputsOn<R, Self>> {
+        backward::<R, Deep>(call, saved, grads)
     }
 }
 
