@@ -61,6 +61,7 @@ mod chunk {
 }
 
 mod gpu;
+mod own_rules;
 
 #[path = "cuda/attention.rs"]
 mod attention;

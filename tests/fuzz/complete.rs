@@ -10,9 +10,10 @@ use std::{
 const PARSERS: [&str; 9] = ["read", "load", "open", "parse", "decode", "resume", "named", "evaluate", "from"];
 
 /// What is not called here, and why it need not be.
-const EXCEPTIONS: [(&str, &str); 7] = [
+const EXCEPTIONS: [(&str, &str); 8] = [
     ("DeviceId::new", "a name for messages; each call is another identity"),
     ("Error::config", "makes a message of any text"),
+    ("Error::other", "makes a message of any text"),
     ("Error::io", "makes a message of any text"),
     ("Error::checkpoint", "makes a message of any text"),
     ("LinearInputs::new", "names the arrays of a call that was checked"),

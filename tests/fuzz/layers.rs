@@ -45,6 +45,10 @@ fn layers_are_built_or_refused() {
             [Init::Normal, Init::Unit, Init::Taps(d), Init::LogSlope, Init::Horizon, Init::Horizons([d as f32, 9.0])]
                 [d % 6];
         let _ = sound("Builder", || build(layers, |x| x.parameter("a", [a, b, c], init)).map(|_| ()))?;
+        let (device, mut parameters) = (device(), Parameters::new());
+        let _ = sound("Builder::blank", || {
+            Builder::blank(&device, &mut parameters).parameter("a", [a, b, c], init).map(|_| ())
+        })?;
         Ok(())
     });
 }
@@ -61,7 +65,6 @@ pub(crate) fn mixers() -> impl Strategy<Value = MixerConfig> {
         |(kind, sizes, step, list, (rule, retain, forgetting))| {
             let [heads, width, taps, window, persistent, chunk] = sizes;
             let memory = MemoryConfig {
-                rule: RuleConfig::named(rule).expect("a known rule"),
                 retain,
                 forgetting,
                 heads,
@@ -69,7 +72,7 @@ pub(crate) fn mixers() -> impl Strategy<Value = MixerConfig> {
                 value_dim: (window % 2 == 0).then_some(window),
                 conv: taps,
                 step,
-                ..MemoryConfig::default()
+                ..MemoryConfig::of(RuleConfig::named(rule).expect("a known rule"))
             };
             let attention =
                 AttentionConfig { heads, head_dim: Some(width), window, conv: taps, ..AttentionConfig::default() };

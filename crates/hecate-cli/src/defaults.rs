@@ -6,8 +6,6 @@ pub(crate) const RULE: &str = "delta";
 pub(crate) const LAYERS: usize = 2;
 /// Width of the residual stream.
 pub(crate) const WIDTH: usize = 128;
-/// Largest momentum of rules that have one.
-pub(crate) const MOMENTUM: f32 = 0.9;
 /// Memories a layer.
 pub(crate) const HEADS: usize = 4;
 /// Sequences a pass.

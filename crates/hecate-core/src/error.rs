@@ -168,4 +168,21 @@ pub enum Error {
         /// The driver's own error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// What another crate can fail at, in its own words: a model's file that is damaged, or a file that cannot be read.
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl Error {
+    /// An [`Error::Other`]: an error of a program's own, or a sentence.
+    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+/// For programs that read and write files beside their arrays.
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        Self::other(error)
+    }
 }

@@ -10,7 +10,7 @@ pub use composed::{ComposedConfig, MacConfig};
 pub use levels::{CmsConfig, ConductorConfig, HopeConfig, TntConfig, Wiring};
 pub use retention::Retain;
 pub(crate) use rule::{Elements, check_same, frozen};
-pub use rule::{GROUP, RuleConfig, in_groups};
+pub use rule::{GROUP, MOMENTUM, RuleConfig, in_groups};
 
 use crate::{
     Dropout, Error, Result,
@@ -168,7 +168,8 @@ pub struct MemoryConfig<R = RuleConfig> {
     /// [`YaadMomentum`](hecate_core::rules::YaadMomentum), in `(0, 1]`. Below 1, `η = momentum σ(e)` and
     /// `θ = (1 − momentum) σ(b)`: what a token writes adds up to at most `σ(b)` times its error, whatever `η` later tokens
     /// have. At 1, `η = σ(e)` and `θ = (1 − η) σ(b)`, which bounds it only where `η` is the same for all of them.
-    /// Otherwise a memory can leave the range of 32-bit floats. Other rules have 1.
+    /// Otherwise a memory can leave the range of 32-bit floats, so [`MemoryConfig::of`] has [`MOMENTUM`] for these rules, and 1 where
+    /// it looks ahead. Other rules have 1. JSON without it means 1.
     pub momentum: f32,
     /// Writes that a token makes, one after another, each with a key, a value and strengths of its own. The first one forgets,
     /// and the token reads after the last. With two and a largest step of 2 the delta rule turns as well as mirrors. Source:
@@ -204,10 +205,19 @@ impl Features {
     }
 }
 
-impl<R: Default> Default for MemoryConfig<R> {
+/// That of the rule's default: [`MemoryConfig::of`].
+impl<R: Default + 'static> Default for MemoryConfig<R> {
     fn default() -> Self {
+        Self::of(R::default())
+    }
+}
+
+impl<R: 'static> MemoryConfig<R> {
+    /// What a layer with this rule is like unless somebody chooses.
+    pub fn of(rule: R) -> Self {
         Self {
-            rule: R::default(),
+            momentum: rule::momentum(&rule),
+            rule,
             heads: 4,
             key_dim: None,
             value_dim: None,
@@ -218,7 +228,6 @@ impl<R: Default> Default for MemoryConfig<R> {
             forgetting: 1.0,
             horizon: None,
             step: 1.0,
-            momentum: 1.0,
             writes_per_token: 1,
             mean: false,
             features: Features::Identity,
@@ -262,7 +271,7 @@ impl<R: Rule> MemoryConfig<R> {
     /// Refuses, for a layer beside a stream of this width, what [`Config::validate`] does. Of rules that are not in the
     /// list it knows neither the largest step nor the largest momentum. Whether they have groups it does not ask.
     pub(crate) fn check(&self, hidden_size: usize) -> Result<()> {
-        let config = match rule::known(self.rule) {
+        let config = match rule::known(&self.rule) {
             Some(rule) => self.with_rule(rule),
             None => {
                 // Nor whether it goes back to its start, which the core is asked.
@@ -314,7 +323,22 @@ impl AttentionConfig {
 impl Config {
     /// A byte-level model of `layers` equal blocks with the memory of this name, or `"attention"`, `"mag"`, `"mal"`,
     /// `"mac"`, `"cms"`, `"conductor"`, `"tnt"`, `"hope"`, its other options at their defaults. A network alone in its layers
-    /// goes by groups of [`GROUP`] tokens ([`in_groups`]).
+    /// goes by groups of [`GROUP`] tokens ([`in_groups`]). These are the defaults of `hecate train` too.
+    ///
+    /// ```
+    /// use hecate_models::{Config, MixerConfig};
+    /// # fn main() -> hecate_models::Result<()> {
+    /// let mut config = Config::uniform("titans", 2, 64, 4)?;
+    /// // What is chosen afterwards is checked again where a model is made, or by hand.
+    /// if let MixerConfig::Memory(memory) = &mut config.layers[1].mixer {
+    ///     memory.conv = 0;
+    /// }
+    /// config.validate()?;
+    /// // As it stands in `config.json`.
+    /// assert_eq!(Config::from_json(&config.to_json()?)?, config);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Config`] for a name that no rule has, and as [`Config::validate`].
@@ -329,8 +353,8 @@ impl Config {
             "tnt" => MixerConfig::Tnt(TntConfig::with_heads(heads)),
             "hope" => MixerConfig::Hope(HopeConfig { heads, ..Default::default() }),
             rule => {
-                let rule = in_groups(rule::named(rule)?);
-                MixerConfig::Memory(MemoryConfig { rule, heads, ..Default::default() })
+                let memory = MemoryConfig::of(in_groups(rule::named(rule)?)).settled();
+                MixerConfig::Memory(MemoryConfig { heads, ..memory })
             }
         };
         let config = Self { hidden_size, layers: LayerConfig { mixer }.repeated(layers)?, ..Default::default() };

@@ -16,7 +16,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// A primitive or a rule refused its arguments, or a device failed.
     #[error(transparent)]
-    Core(#[from] hecate_core::Error),
+    Core(hecate_core::Error),
     /// A layer was given an array of another width than its own.
     #[error(
         "layer `{layer}`: `x` has shape {found}, expected rows of {expected} elements; `{parameter}` has shape {own}"
@@ -127,6 +127,24 @@ impl fmt::Display for At {
     }
 }
 
+/// An error of models that went by way of the core's type is itself again.
+impl From<hecate_core::Error> for Error {
+    fn from(error: hecate_core::Error) -> Self {
+        let hecate_core::Error::Other(other) = error else { return Self::Core(error) };
+        other.downcast().map_or_else(|other| Self::Core(hecate_core::Error::Other(other)), |own| *own)
+    }
+}
+
+/// So that `?` takes errors of models into the core's type, which is that of the crate `hecate`.
+impl From<Error> for hecate_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Core(error) => error,
+            other => Self::other(other),
+        }
+    }
+}
+
 impl Error {
     /// An [`Error::Config`].
     pub fn config(field: impl Into<String>, found: impl ToString, expected: impl Into<String>) -> Self {
@@ -141,5 +159,26 @@ impl Error {
     /// An [`Error::Checkpoint`].
     pub fn checkpoint(path: impl Into<PathBuf>, why: impl Into<String>) -> Self {
         Self::Checkpoint { path: path.into(), why: why.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `?` in functions of either type, there and back again.
+    #[test]
+    fn errors_go_either_way_and_stay_what_they_are() {
+        let there = |error: Error| hecate_core::Error::from(error);
+        let config = Error::from(there(Error::config("heads", 3, "4")));
+        assert!(matches!(&config, Error::Config { field, .. } if field == "heads"), "{config:?}");
+        assert_eq!(there(config).to_string(), "`heads` is 3, expected 4");
+        let shape = || hecate_core::Error::Length { what: "upload", shape: [2].into(), found: 3 };
+        assert!(matches!(there(Error::from(shape())), hecate_core::Error::Length { found: 3, .. }));
+        // What is of neither keeps its words.
+        let other = there(Error::from(hecate_core::Error::other("no such planet")));
+        assert!(matches!(other, hecate_core::Error::Other(_)) && other.to_string() == "no such planet");
+        let file = hecate_core::Error::from(io::Error::other("cut short"));
+        assert_eq!(Error::from(file).to_string(), "cut short");
     }
 }

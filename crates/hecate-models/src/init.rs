@@ -81,8 +81,30 @@ impl<'a, B: Backend> Builder<'a, B> {
         Self { deviation: deviation.into(), layers, ..Self::made_of(Values::Drawn(random), device, parameters) }
     }
 
-    /// Parameters that are all 0.
-    pub(crate) fn blank(device: &'a B, parameters: &'a mut Parameters<B>) -> Self {
+    /// Parameters that are all 0, and of no random stream: for layers whose values are loaded right after
+    /// ([`Parameters::load`]). Drawing those of a large model takes seconds.
+    ///
+    /// ```
+    /// use hecate_cpu::Cpu;
+    /// use hecate_models::{Builder, Init, Parameters, Random, layers::Linear};
+    ///
+    /// # fn main() -> hecate_models::Result<()> {
+    /// let cpu = Cpu::new();
+    /// let (mut learned, mut random) = (Parameters::new(), Random::new(7));
+    /// Linear::new(&mut Builder::new(&cpu, &mut learned, &mut random, 0.02, 1), "map", 4, 3, Init::Normal)?;
+    /// let file = std::env::temp_dir().join(format!("hecate-blank-{}.safetensors", std::process::id()));
+    /// learned.save(&file)?;
+    ///
+    /// let mut loaded = Parameters::new();
+    /// Linear::new(&mut Builder::blank(&cpu, &mut loaded), "map", 4, 3, Init::Normal)?;
+    /// loaded.load(&file)?;
+    /// std::fs::remove_file(&file).ok();
+    /// let values = |parameters: &Parameters<Cpu>| parameters.iter().next().map(|map| map.value.to_f32());
+    /// assert_eq!(values(&learned).transpose()?, values(&loaded).transpose()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn blank(device: &'a B, parameters: &'a mut Parameters<B>) -> Self {
         Self::made_of(Values::Zeros, device, parameters)
     }
 

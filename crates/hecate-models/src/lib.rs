@@ -108,5 +108,5 @@ pub use place::Place;
 pub use precision::Precision;
 pub use probe::{NonFinite, Probe};
 pub use random::Random;
-pub use tape::{Tape, Var};
+pub use tape::{Operand, Tape, Var};
 pub use tokenizer::{Decoder, Vocabulary};

@@ -7,57 +7,55 @@
 //!
 //! The same code runs on a tape that does not record ([`Tape::inert`]): nothing is kept then, and memories run their
 //! inference kernel.
+//!
+//! [`Tape::custom`] puts an operation of the caller's own on the tape. Sums, differences, products and quotients are operators
+//! of [`Var`] too.
 
+mod arithmetic;
 mod arrays;
 mod attention;
 mod conv;
+mod custom;
 mod dropout;
 mod erased;
 mod fp8;
 mod loss;
 mod memory;
 mod operations;
+mod operators;
+mod record;
 
 pub(crate) use erased::ErasedRule;
+pub use operators::Operand;
+
 pub(crate) use fp8::{FactorKind, Fp8Found, Fp8Pass};
 
 use crate::{
-    Error, Gradients, Interrupt, Parameter, ParameterId, Parameters, Probe, Result, dropout::Draws, parameters::add_to,
-    probe::ProbeSite,
+    Error, Gradients, Interrupt, Parameter, ParameterId, Parameters, Probe, Result, dropout::Draws, probe::ProbeSite,
 };
 use hecate_core::{Backend, DType, Shape, Tensor, primitives};
+use record::{GradientSlots, Ledger, Recording, Slot};
 use std::{
     cell::RefCell,
-    collections::{HashMap, hash_map::Entry},
+    collections::HashMap,
     fmt,
     rc::Rc,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{Arc, Weak},
 };
-
-/// Count of tapes made so far. Each tape takes one as its identity, which its values carry.
-static TAPES: AtomicU64 = AtomicU64::new(0);
 
 /// A value on a tape.
 #[derive(Debug)]
 pub struct Var<B: Backend> {
     value: Tensor<B>,
     slot: Slot,
-}
-
-/// Where gradients of a value gather; nowhere for constants.
-type Slot = Option<SlotIndex>;
-
-/// A place among the gradients of one tape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SlotIndex {
-    tape: u64,
-    index: usize,
+    /// Where operators record what they make of it; of no tape for constants.
+    ledger: Weak<Ledger<B>>,
 }
 
 impl<B: Backend> Var<B> {
     /// A value that no gradient is wanted of.
     pub fn constant(value: Tensor<B>) -> Self {
-        Self { value, slot: None }
+        Self { value, slot: None, ledger: Weak::new() }
     }
 
     /// The value.
@@ -74,89 +72,23 @@ impl<B: Backend> Var<B> {
     pub fn axes(&self) -> &[usize] {
         self.value.shape().axes()
     }
+
+    /// Whether no gradient flows to it.
+    pub fn is_constant(&self) -> bool {
+        self.slot.is_none()
+    }
 }
 
 impl<B: Backend> Clone for Var<B> {
     fn clone(&self) -> Self {
-        Self { value: self.value.clone(), slot: self.slot }
+        Self { value: self.value.clone(), slot: self.slot, ledger: self.ledger.clone() }
     }
-}
-
-/// Gradients on their way back, one a slot.
-struct GradientSlots<B: Backend> {
-    tape: u64,
-    gradients: Vec<Option<Tensor<B>>>,
-    /// What the first use of each rounded weight gave, as it came, by the parameters' places.
-    of_rounded: HashMap<usize, Tensor<B>>,
-}
-
-impl<B: Backend> GradientSlots<B> {
-    /// Adds to the gradient of a slot; drops what is wanted by nobody, and refuses slots of other tapes.
-    fn add(&mut self, slot: Slot, gradient: Tensor<B>) -> Result<()> {
-        match slot {
-            Some(place) if place.tape == self.tape => Ok(add_to(&mut self.gradients[place.index], Some(gradient))?),
-            Some(_) => Err(Error::config("value", "one of another tape", "values of the tape that is gone through")),
-            None => Ok(()),
-        }
-    }
-
-    /// What a use of a rounded weight gave: kept for [`GradientSlots::widen`], or added in 32 bits where there is one already.
-    fn add_rounded(&mut self, parameter: usize, gradient: Tensor<B>) -> Result<()> {
-        match self.of_rounded.entry(parameter) {
-            Entry::Vacant(entry) => {
-                entry.insert(gradient);
-                Ok(())
-            }
-            Entry::Occupied(_) => {
-                let wide = primitives::cast(DType::F32, &gradient)?;
-                Ok(add_to(&mut self.gradients[parameter], Some(wide))?)
-            }
-        }
-    }
-
-    /// Adds all that was kept to the parameters' gradients, in 32 bits.
-    fn widen(&mut self) -> Result<()> {
-        let mut kept: Vec<_> = self.of_rounded.drain().collect();
-        kept.sort_unstable_by_key(|&(parameter, _)| parameter);
-        let (parameters, kept): (Vec<_>, Vec<_>) = kept.into_iter().unzip();
-        let wide = primitives::cast_all(DType::F32, &kept.iter().collect::<Vec<_>>())?;
-        drop(kept);
-        for (parameter, gradient) in parameters.into_iter().zip(wide) {
-            add_to(&mut self.gradients[parameter], Some(gradient))?;
-        }
-        Ok(())
-    }
-
-    /// The partial gradient of a slot, for a kernel that accumulates onto it; [`GradientSlots::add`] puts it back.
-    fn take_partial(&mut self, slot: Slot) -> Option<Tensor<B>> {
-        self.gradients[slot.filter(|place| place.tape == self.tape)?.index].take()
-    }
-
-    /// Whether anything arrived, for a result of this tape.
-    fn holds(&self, slot: Slot) -> bool {
-        slot.is_some_and(|place| self.gradients[place.index].is_some())
-    }
-
-    /// The whole gradient of a result of this tape: every operation that adds to a slot was recorded after the one that
-    /// takes from it, and ran before it.
-    fn take(&mut self, slot: Slot) -> Option<Tensor<B>> {
-        self.gradients[slot?.index].take()
-    }
-}
-
-type Operation<'p, B> = Box<dyn FnOnce(&mut GradientSlots<B>) -> Result<()> + 'p>;
-
-/// The list of a tape that records: every operation so far, and how many slots they use.
-struct Recording<'p, B: Backend> {
-    tape: u64,
-    slots: usize,
-    operations: Vec<Operation<'p, B>>,
 }
 
 /// Operations in the order in which they ran.
 pub struct Tape<'p, B: Backend> {
     parameters: &'p Parameters<B>,
-    record: Option<RefCell<Recording<'p, B>>>,
+    record: Option<Recording<'p, B>>,
     probe: Option<&'p Probe>,
     /// Looked at before every operation that may take long.
     interrupt: Option<&'p Interrupt>,
@@ -172,7 +104,7 @@ pub struct Tape<'p, B: Backend> {
 
 impl<B: Backend> fmt::Debug for Tape<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let operations = self.record.as_ref().map(|record| record.borrow().operations.len());
+        let operations = self.record.as_ref().map(Recording::operations);
         f.debug_struct("Tape")
             .field("operations", &operations)
             .field("activations", &self.dtype)
@@ -184,9 +116,7 @@ impl<B: Backend> fmt::Debug for Tape<'_, B> {
 impl<'p, B: Backend> Tape<'p, B> {
     /// A tape that can be gone through backward.
     pub fn recording(parameters: &'p Parameters<B>) -> Self {
-        let tape = TAPES.fetch_add(1, Ordering::Relaxed);
-        let record = Recording { tape, slots: parameters.len(), operations: Vec::new() };
-        Self { record: Some(RefCell::new(record)), ..Self::inert(parameters) }
+        Self { record: Some(Recording::new(parameters.len())), ..Self::inert(parameters) }
     }
 
     /// A tape that keeps nothing: evaluation, generation.
@@ -294,8 +224,7 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// As [`Parameters::get`].
     pub fn parameter(&self, id: ParameterId) -> Result<Var<B>> {
         let value = self.parameters.get(id)?.value.clone();
-        let slot = self.record.as_ref().map(|record| SlotIndex { tape: record.borrow().tape, index: id.index() });
-        Ok(Var { value, slot })
+        Ok(self.ledger().map_or_else(|| Var::constant(value.clone()), |ledger| ledger.var(value.clone(), id.index())))
     }
 
     /// Refuses an `x [.., D]` unless `D` is `width`, that of the layer that the parameter belongs to.
@@ -313,11 +242,9 @@ impl<'p, B: Backend> Tape<'p, B> {
         let Some(record) = self.record else {
             return Err(Error::config("tape", "inert", "a recording one to go backward"));
         };
-        let Recording { tape, slots: count, operations } = record.into_inner();
         // What is still needed of the rounded weights, operations hold.
         drop(self.rounded);
-        let mut slots =
-            GradientSlots { tape, gradients: (0..count).map(|_| None).collect(), of_rounded: HashMap::new() };
+        let (mut slots, operations) = record.into_parts();
         for (var, seed) in seeds {
             check_seed(&var.value, &seed)?;
             slots.add(var.slot, seed)?;
@@ -326,9 +253,12 @@ impl<'p, B: Backend> Tape<'p, B> {
             queue(self.parameters, self.interrupt)?;
             operation(&mut slots)?;
         }
-        slots.widen()?;
-        slots.gradients.truncate(self.parameters.len());
-        Ok(Gradients::by(self.parameters, slots.gradients))
+        Ok(Gradients::by(self.parameters, slots.into_gradients(self.parameters.len())?))
+    }
+
+    /// What values of the tape know of it; none of a tape that does not record.
+    fn ledger(&self) -> Option<&Arc<Ledger<B>>> {
+        self.record.as_ref().map(Recording::ledger)
     }
 
     /// Whether results of these arguments have to be recorded.
@@ -338,18 +268,16 @@ impl<'p, B: Backend> Tape<'p, B> {
 
     /// A result with a slot of its own.
     fn result(&self, value: Tensor<B>) -> Var<B> {
-        let slot = self.record.as_ref().map(|record| {
-            let record = &mut *record.borrow_mut();
-            record.slots += 1;
-            SlotIndex { tape: record.tape, index: record.slots - 1 }
-        });
-        Var { value, slot }
+        match self.ledger() {
+            Some(ledger) => ledger.result(value),
+            None => Var::constant(value),
+        }
     }
 
     /// Puts an operation on the tape: it takes the gradients of its results and adds those of its arguments.
     fn push(&self, operation: impl FnOnce(&mut GradientSlots<B>) -> Result<()> + 'p) {
         if let Some(record) = &self.record {
-            record.borrow_mut().operations.push(Box::new(operation));
+            record.push(Box::new(operation));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use hecate::{
     models::{
-        Builder, MemoryConfig, Parameters, Random, Result, Tape, Var,
+        Builder, MemoryConfig, Parameters, Random, Tape, Var,
         layers::{Context, Embedding, Linear, Memory, Mixer, RmsNorm},
         optimizer::{AdamW, Constants},
     },
@@ -26,7 +26,7 @@ struct Reader {
 
 impl Reader {
     /// Parameters are added under names of their own, in this order, and drawn from one stream.
-    fn new<B: Backend>(build: &mut Builder<'_, B>) -> Result<Self> {
+    fn new<B: Backend>(build: &mut Builder<'_, B>) -> hecate::Result<Self> {
         let config = MemoryConfig { rule: Delta::default(), heads: 2, ..MemoryConfig::default() };
         let embedding = Embedding::new(build, "embedding", VOCABULARY, HIDDEN)?;
         Ok(Self {
@@ -39,11 +39,11 @@ impl Reader {
     }
 
     /// Scores of the next byte `[1, T, VOCABULARY]` for the bytes `[1, T]`.
-    fn forward<B: Backend>(&self, tape: &Tape<'_, B>, bytes: &Tensor<B>) -> Result<Var<B>> {
+    fn forward<B: Backend>(&self, tape: &Tape<'_, B>, bytes: &Tensor<B>) -> hecate::Result<Var<B>> {
         let x = self.embedding.forward(tape, bytes)?;
         let mut whole = Context::whole(1, bytes.shape().last());
         let read = self.memory.forward(tape, &self.norm.forward(tape, &x)?, &mut whole)?;
-        self.head.forward(tape, &tape.add(&x, &read)?)
+        Ok(self.head.forward(tape, &(x + read)?)?)
     }
 }
 
@@ -53,7 +53,7 @@ struct Train {
 }
 
 impl Job for Train {
-    type Output = Result<(f32, f32)>;
+    type Output = hecate::Result<(f32, f32)>;
 
     fn run<B: Backend>(self, device: &B) -> Self::Output {
         // The same seed gives the same weights on every device.
@@ -83,7 +83,7 @@ impl Job for Train {
     }
 }
 
-fn main() -> Result<()> {
+fn main() -> hecate::Result<()> {
     let selected = select(&devices(), &Choose::Best)?;
     let (before, after) = selected.run(Train { steps: 30 })??;
     println!("loss {before:.4} before, {after:.4} after 30 steps on {}", selected.id);

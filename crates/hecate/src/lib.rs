@@ -40,6 +40,13 @@
 #![doc = include_str!("../examples/train.rs")]
 //! ```
 //!
+//! ## `own_rule`: a rule of one's own, checked on every device
+//!
+#![cfg_attr(feature = "cpu", doc = "```no_run")]
+#![cfg_attr(not(feature = "cpu"), doc = "```ignore")]
+#![doc = include_str!("../examples/own_rule.rs")]
+//! ```
+//!
 //! ## `streaming`: a memory that reads a stream, is saved and goes on
 //!
 #![cfg_attr(feature = "cpu", doc = "```no_run")]
@@ -52,6 +59,24 @@
 #![cfg_attr(all(feature = "cpu", feature = "dfdx"), doc = "```no_run")]
 #![cfg_attr(not(all(feature = "cpu", feature = "dfdx")), doc = "```ignore")]
 #![doc = include_str!("../examples/dfdx.rs")]
+//! ```
+//!
+//! # Errors
+//!
+//! [`Result`] is the one for programs: `?` takes errors of devices and rules, those of models, and those of files into it. Where
+//! a function of `models` is to return that crate's own result, `?` goes the other way as well.
+//!
+#![cfg_attr(all(feature = "cpu", feature = "models"), doc = "```")]
+#![cfg_attr(not(all(feature = "cpu", feature = "models")), doc = "```ignore")]
+//! use hecate::{Tensor, cpu::Cpu, models::Config, primitives};
+//!
+//! fn work() -> hecate::Result<f32> {
+//!     let config = Config::from_json(&std::fs::read_to_string("config.json")?)?;
+//!     let x = Tensor::from_f32(&Cpu::new(), [2], vec![config.norm_eps, 1.0])?;
+//!     Ok(primitives::sum(&x)?.to_f32()?[0])
+//! }
+//! // There is no such file.
+//! assert!(work().is_err());
 //! ```
 //!
 //! # Events

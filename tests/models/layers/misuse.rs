@@ -78,20 +78,21 @@ fn memories_take_one_rule_and_check_its_options() {
         built(|build| Memory::new(build, &config, HIDDEN, 1e-6)).map(|_| ())
     }
     let base = || MemoryConfig { rule: Titans::default(), heads: 2, ..MemoryConfig::default() };
+    let delta = |frozen| MemoryConfig { heads: 2, ..MemoryConfig::of(Delta { frozen, ..Delta::default() }) };
     memory(MemoryConfig { momentum: 0.5, ..base() }).expect("titans bounds its momentum");
-    memory(MemoryConfig { step: 1.5, decay: false, ..base().with_rule(Delta::default()) }).expect("a long step");
-    told(memory(MemoryConfig { momentum: 0.5, ..base().with_rule(Delta::default()) }), &["`momentum`", "0.5"]);
+    memory(MemoryConfig { step: 1.5, decay: false, ..delta(None) }).expect("a long step");
+    told(memory(MemoryConfig { momentum: 0.5, ..delta(None) }), &["`momentum`", "0.5"]);
     told(memory(MemoryConfig { step: 1.5, ..base() }), &["`step`", "1.5"]);
-    told(memory(MemoryConfig { step: 7.0, ..base().with_rule(Delta::default()) }), &["`step`", "7"]);
+    told(memory(MemoryConfig { step: 7.0, ..delta(None) }), &["`step`", "7"]);
     told(memory(MemoryConfig { heads: 3, ..base() }), &["`heads` is 3", "hidden_size = 8"]);
     told(memory(MemoryConfig { writes_per_token: 0, ..base() }), &["`writes_per_token` is 0"]);
     told(memory(MemoryConfig { writes_per_token: 65, ..base() }), &["`writes_per_token` is 65", "64"]);
-    let groups = base().with_rule(Delta { frozen: Some(4), ..Delta::default() });
+    let groups = delta(Some(4));
     told(memory(MemoryConfig { writes_per_token: 2, ..groups }), &["`writes_per_token` is 2", "groups of 4", "frozen"]);
     told(memory(MemoryConfig { key_dim: Some(0), ..base() }), &["`key_dim` is 0"]);
     told(memory(MemoryConfig { key_dim: Some(usize::MAX), ..base() }), &["`key_dim`"]);
     told(memory(MemoryConfig { conv: usize::MAX, ..base() }), &["`conv`"]);
-    told(memory(base().with_rule(Delta { frozen: Some(0), ..Delta::default() })), &["frozen"]);
+    told(memory(delta(Some(0))), &["frozen"]);
     let frozen = Titans { frozen: Some(4), ..Titans::default() };
     memory(MemoryConfig { mean: true, ..base().with_rule(frozen) }).expect("a mean over groups");
     let alone = Titans { frozen: Some(1), ..Titans::default() };

@@ -22,8 +22,7 @@ use clap::{
     builder::{PossibleValuesParser, RangedU64ValueParser},
 };
 use hecate_models::{
-    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, Retain, RuleConfig,
-    Vocabulary,
+    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig, Vocabulary,
     config::{GROUP, in_groups},
     trainer::load_config,
 };
@@ -291,36 +290,32 @@ impl ModelFlags<'_> {
             "cms" => Ok(self.levels.cms(self.beside(2)?)),
             "conductor" => Ok(self.levels.conductor(self.beside(1)?)),
             "tnt" => Ok(self.levels.tnt(self.beside(2)?)),
-            _ => Ok(MixerConfig::Memory(self.memory()?)),
+            _ => Ok(MixerConfig::Memory(self.memory()?.settled())),
         }
     }
 
     /// A memory with those options that were given.
     fn memory(&self) -> Result<MemoryConfig> {
-        let base = MemoryConfig::default();
+        let rule = self.rule()?;
         // Only what was given; the rest is the library's default, which may change with it.
-        let (rule, conv) = (self.rule()?, self.model.conv.unwrap_or(base.conv));
-        let momentum = self.momentum(rule);
+        let base = MemoryConfig::of(rule);
+        let conv = self.model.conv.unwrap_or(base.conv);
+        // Who names a form takes it as the paper has it.
+        let usual = if self.shape.momentum_form.is_some() { 1.0 } else { base.momentum };
+        let momentum = self.shape.momentum.unwrap_or(usual);
         let (heads, &ModelArgs { key_dim, value_dim, mean, .. }) = (self.shape.heads, self.model);
         // None where the flag is not given: then the rule decides.
         let retain = self.shape.retain();
         let horizon = self.horizon()?;
         let writes_per_token = self.model.writes_per_token.unwrap_or(base.writes_per_token);
-        let options = MemoryConfig { rule, heads, key_dim, value_dim, conv, momentum, mean, writes_per_token, ..base };
-        let memory = MemoryConfig { retain, horizon, ..options };
-        // Written down as it is, whatever later versions have where nothing is chosen. A rule that cannot go back is refused
-        // with the whole configuration, whose message names the field.
-        Ok(MemoryConfig { retain: Some(memory.retention()), ..memory })
+        let options = MemoryConfig { heads, key_dim, value_dim, conv, momentum, mean, writes_per_token, ..base };
+        // A rule that cannot go back is refused with the whole configuration, whose message names the field.
+        Ok(MemoryConfig { retain, horizon, ..options })
     }
 
-    /// A memory beside others, or beside attention. A start to go back to serves it even more than a memory alone, so it has
-    /// one unless told otherwise, where its rule can go back in groups of so many tokens.
+    /// A memory beside others, or beside attention, in groups of so many tokens.
     fn beside(&self, group: usize) -> Result<MemoryConfig> {
-        let memory = self.memory()?;
-        match self.shape.retain.is_none() && memory.can_go_back(group) {
-            true => Ok(MemoryConfig { retain: Some(Retain::Initial), ..memory }),
-            false => Ok(memory),
-        }
+        Ok(self.memory()?.in_composition(group))
     }
 
     /// The two numbers of the flag.
@@ -386,15 +381,6 @@ impl ModelFlags<'_> {
     /// Tokens of a segment of mac.
     fn segment(&self) -> usize {
         self.model.segment.unwrap_or_else(|| MacConfig::default().segment)
-    }
-
-    /// Largest momentum. Unless flags say which momentum a rule has, it is below 1: that bounds what a token writes, and such
-    /// models learn best.
-    fn momentum(&self, rule: RuleConfig) -> f32 {
-        let has = matches!(rule, RuleConfig::Titans(_) | RuleConfig::TitansMlp(_) | RuleConfig::YaadMomentum(_));
-        let bounded = has && self.shape.momentum_form.is_none();
-        let most = if bounded { defaults::MOMENTUM } else { <MemoryConfig>::default().momentum };
-        self.shape.momentum.unwrap_or(most)
     }
 
     /// Refuses options of rules for a mixer that has none to choose: attention and hope.

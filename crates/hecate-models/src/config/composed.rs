@@ -22,14 +22,12 @@ impl Default for ComposedConfig {
 }
 
 impl ComposedConfig {
-    /// The default with as many heads in both.
+    /// The default with as many heads in both, and as many taps: "Titans" convolves every query, key and value.
     pub(super) fn with_heads(heads: usize) -> Self {
         let base = Self::default();
-        Self {
-            memory: MemoryConfig { heads, ..base.memory },
-            attention: AttentionConfig { heads, ..base.attention },
-            ..base
-        }
+        let memory = MemoryConfig { heads, ..base.memory }.in_composition(1);
+        let attention = AttentionConfig { heads, conv: memory.conv, ..base.attention };
+        Self { memory, attention, ..base }
     }
 }
 

@@ -136,7 +136,8 @@ impl HopeConfig {
 impl CmsConfig {
     /// With this many memories side by side, the rest at its defaults.
     pub(super) fn with_heads(heads: usize) -> Self {
-        Self { memory: MemoryConfig { heads, ..MemoryConfig::default() }, ..Self::default() }
+        // Tokens of a chunk share a gradient point.
+        Self { memory: MemoryConfig { heads, ..MemoryConfig::default() }.in_composition(2), ..Self::default() }
     }
 
     /// Refuses periods that do not rise, a frozen rule, and a memory that no chunk of a period could have.
@@ -153,7 +154,7 @@ impl CmsConfig {
 impl ConductorConfig {
     /// With this many memories side by side, the rest at its defaults.
     pub(super) fn with_heads(heads: usize) -> Self {
-        Self { memory: MemoryConfig { heads, ..MemoryConfig::default() }, ..Self::default() }
+        Self { memory: MemoryConfig { heads, ..MemoryConfig::default() }.in_composition(1), ..Self::default() }
     }
 
     /// Refuses periods that do not rise, and a frozen rule.
@@ -167,7 +168,8 @@ impl ConductorConfig {
 impl TntConfig {
     /// With this many memories side by side, the rest at its defaults.
     pub(super) fn with_heads(heads: usize) -> Self {
-        Self { memory: MemoryConfig { heads, ..MemoryConfig::default() }, ..Self::default() }
+        // Tokens of a chunk share a gradient point.
+        Self { memory: MemoryConfig { heads, ..MemoryConfig::default() }.in_composition(2), ..Self::default() }
     }
 
     /// Refuses local chunks that do not divide the shard, and a frozen rule.

@@ -99,6 +99,20 @@ impl MemoryConfig {
         goes_back(with_group(self.rule, group))
     }
 
+    /// The same as a part of a composition, where `group` tokens share a gradient point (1: none do), unless somebody chose. A
+    /// start to go back to serves it even more than a memory alone: it has one where its rule can go back.
+    #[must_use]
+    pub fn in_composition(self, group: usize) -> Self {
+        let initial = self.retain.is_none() && self.can_go_back(group);
+        Self { retain: if initial { Some(Retain::Initial) } else { self.retain }, ..self }.settled()
+    }
+
+    /// The same with [`MemoryConfig::retention`] written down: what later versions have where nothing is chosen may be another.
+    #[must_use]
+    pub fn settled(self) -> Self {
+        Self { retain: Some(self.retention()), ..self }
+    }
+
     /// Refuses to go back to the start where the rule cannot.
     pub(super) fn check_retain(&self, field: String) -> Result<()> {
         if self.retain != Some(Retain::Initial) || goes_back(self.rule) {

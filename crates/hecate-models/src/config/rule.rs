@@ -33,11 +33,28 @@ pub fn in_groups(rule: RuleConfig) -> RuleConfig {
     }
 }
 
+/// Largest momentum of a heavy ball, unless a configuration says otherwise: with 1, as in the papers, memories ran away in two of
+/// twelve runs.
+pub const MOMENTUM: f32 = 0.9;
+
+/// Largest momentum of a layer with this rule, of whichever type, unless a configuration says otherwise.
+pub(super) fn momentum(rule: &dyn Any) -> f32 {
+    use RuleConfig::{Titans as Matrix, TitansMlp as Network, YaadMomentum as Bounded};
+    let form = match known(rule) {
+        Some(Matrix(rule)) => rule.momentum,
+        Some(Network(rule)) => rule.momentum,
+        Some(Bounded(rule)) => rule.momentum,
+        // Without momentum, or with one that layers do not know.
+        _ => return 1.0,
+    };
+    if form == MomentumForm::HeavyBall { MOMENTUM } else { 1.0 }
+}
+
 /// A rule of any type as one of the list; none that the list does not have.
-pub(super) fn known<R: Rule>(rule: R) -> Option<RuleConfig> {
+pub(super) fn known(rule: &dyn Any) -> Option<RuleConfig> {
     macro_rules! find {
         ($($known:ident),*) => {
-            [$((&rule as &dyn Any).downcast_ref::<$known>().map(|&rule| RuleConfig::from(rule))),*]
+            [rule.downcast_ref().copied(), $(rule.downcast_ref::<$known>().map(|&rule| RuleConfig::from(rule))),*]
         };
     }
     for_each_rule!(find).into_iter().flatten().next()
@@ -45,7 +62,7 @@ pub(super) fn known<R: Rule>(rule: R) -> Option<RuleConfig> {
 
 /// Refuses a rule beside a configuration that names another.
 pub(crate) fn check_same<R: Rule>(rule: R, named: RuleConfig) -> Result<()> {
-    match known(rule) {
+    match known(&rule) {
         Some(rule) if rule != named => {
             let expected = format!("{rule:?}, the rule that the layer is made with");
             Err(Error::config("memory.rule", format!("{named:?}"), expected))

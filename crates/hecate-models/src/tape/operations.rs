@@ -122,53 +122,6 @@ impl<'p, B: Backend> Tape<'p, B> {
         }
     }
 
-    /// [`primitives::add`](p::add): `b` may serve all rows of `a`.
-    ///
-    /// # Errors
-    /// As the primitive.
-    pub fn add(&self, a: &Var<B>, b: &Var<B>) -> Result<Var<B>> {
-        let value = p::add(&a.value, &b.value)?;
-        if !self.follows(&[a, b]) {
-            return Ok(Var::constant(value));
-        }
-        let (a, b, shape) = (a.slot, b.slot, b.value.shape().clone());
-        Ok(self.push_one(value, move |dy, slots| {
-            if b.is_some() {
-                let whole = shape.count() == dy.shape().count();
-                let db = if whole { dy.clone() } else { p::sum_rows(&dy, shape.count())? };
-                slots.add(b, db.reshape(shape)?)?;
-            }
-            slots.add(a, dy)
-        }))
-    }
-
-    /// [`primitives::mul`](p::mul): `b` may serve all rows of `a`.
-    ///
-    /// # Errors
-    /// As the primitive.
-    pub fn mul(&self, a: &Var<B>, b: &Var<B>) -> Result<Var<B>> {
-        self.check()?;
-        let value = p::mul(&a.value, &b.value)?;
-        if !self.follows(&[a, b]) {
-            return Ok(Var::constant(value));
-        }
-        let (a, b) = (a.clone(), b.clone());
-        Ok(self.push_one(value, move |dy, slots| {
-            let grads = p::mul_backward(&a.value, &b.value, &dy)?;
-            slots.add(a.slot, grads.a)?;
-            slots.add(b.slot, grads.b)
-        }))
-    }
-
-    /// `factor x`.
-    ///
-    /// # Errors
-    /// As [`primitives::scale`](p::scale).
-    pub fn scale(&self, factor: f32, x: &Var<B>) -> Result<Var<B>> {
-        let value = p::scale(factor, &x.value)?;
-        Ok(self.push_map(x, value, move |dy| p::scale(factor, &dy)))
-    }
-
     /// [`primitives::map`](p::map()).
     ///
     /// # Errors
