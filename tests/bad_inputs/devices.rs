@@ -14,6 +14,12 @@ fn calls() {
     devices_apart::refuses_calls(&device(), &Cpu::with_threads(1).expect("a thread"));
 }
 
+/// Whatever arguments say of themselves.
+#[test]
+fn lies() {
+    devices_apart::bears_lies(&device());
+}
+
 #[test]
 fn rules() {
     let (here, there) = (device(), Cpu::new());

@@ -1,6 +1,6 @@
 //! Steps captured as graphs.
 
-use hecate_core::{DType, Device, Error, Host, Result, Tensor, primitives as p};
+use hecate_core::{DType, Error, Host, Result, Tensor, capture, capture_work, primitives as p};
 use hecate_cuda::Cuda;
 use hecate_models::{
     Config, LanguageModel,
@@ -31,7 +31,7 @@ fn a_step_goes_on_from_the_one_before() {
             (tensor(&device, [2.0, 0.5, 1.0]), tensor(&device, [1.0, 2.0, 3.0]), tensor(&device, [0.0; 3]));
         let mut step = |state: Vec<Tensor<Cuda>>, x: Tensor<Cuda>| next(&weight, &state, &x);
         let mut recording =
-            device.capture(std::slice::from_ref(&start), &x, &mut step).unwrap().graph().expect("a recording");
+            capture(&device, std::slice::from_ref(&start), &x, &mut step).unwrap().graph().expect("a recording");
         // What a recording points to stays, whoever lets go of it.
         drop(weight);
         let others: Vec<_> = (0..50).map(|i| tensor(&device, [i as f32; 3])).collect();
@@ -49,6 +49,32 @@ fn a_step_goes_on_from_the_one_before() {
     }
 }
 
+/// Work that was captured may be all that still uses an array: its memory is nobody else's as long as the graph is there.
+#[test]
+fn work_keeps_what_it_reads() {
+    for device in backends() {
+        let weight = tensor(&device, [2.0, 0.5, 1.0]);
+        let mut made = None;
+        let mut work = |inputs: &[Tensor<Cuda>]| {
+            made = Some(p::mul(&inputs[0], &weight)?);
+            Ok(())
+        };
+        // Once call by call, so that kernels are there.
+        work(&[tensor(&device, [0.0; 3])]).unwrap();
+        let graph = capture_work(&device, &[tensor(&device, [0.0; 3])], &mut work).unwrap().graph();
+        let (mut graph, made) = (graph.expect("a graph"), made.expect("it ran"));
+        drop(weight);
+        // Of the same size, so that freed memory would be theirs.
+        let others: Vec<_> = (0..50).map(|i| tensor(&device, [i as f32; 3])).collect();
+        assert!(graph.replay(vec![Host::F32(vec![1.0, 2.0, 3.0])], &[]).unwrap());
+        assert_eq!(made.to_f32().unwrap(), [2.0, 1.0, 3.0]);
+        // A result outlives the graph that wrote it.
+        drop(graph);
+        assert_eq!(made.to_f32().unwrap(), [2.0, 1.0, 3.0]);
+        assert_eq!(others[7].to_f32().unwrap(), [7.0; 3]);
+    }
+}
+
 #[test]
 fn states_that_change_places_are_not_mixed_up() {
     for device in backends() {
@@ -59,7 +85,7 @@ fn states_that_change_places_are_not_mixed_up() {
             Ok((state, result))
         };
         let mut recording =
-            device.capture(&state, &tensor(&device, [0.0; 3]), &mut step).unwrap().graph().expect("a recording");
+            capture(&device, &state, &tensor(&device, [0.0; 3]), &mut step).unwrap().graph().expect("a recording");
         let mut first = || recording.step(Host::F32(vec![0.0; 3])).unwrap().into_f32()[0];
         assert_eq!([first(), first(), first()], [2.0, 1.0, 2.0]);
     }
@@ -71,7 +97,7 @@ fn a_result_may_be_the_state_before() {
         let mut step = |state: Vec<Tensor<Cuda>>, x: Tensor<Cuda>| Ok((vec![p::add(&state[0], &x)?], state[0].clone()));
         let (start, x) = (tensor(&device, [1.0; 3]), tensor(&device, [0.0; 3]));
         let mut recording =
-            device.capture(std::slice::from_ref(&start), &x, &mut step).unwrap().graph().expect("a recording");
+            capture(&device, std::slice::from_ref(&start), &x, &mut step).unwrap().graph().expect("a recording");
         let mut first = || recording.step(Host::F32(vec![2.0; 3])).unwrap().into_f32()[0];
         assert_eq!([first(), first(), first()], [1.0, 3.0, 5.0]);
     }
@@ -103,14 +129,14 @@ fn what_the_host_takes_part_in_is_not_recorded() {
             let factor = x.to_f32()?[0];
             Ok((state, p::scale(factor, &x)?))
         };
-        let why = device.capture(&[], &x, &mut reading).unwrap().graph().map(drop).expect_err("no recording");
+        let why = capture(&device, &[], &x, &mut reading).unwrap().graph().map(drop).expect_err("no recording");
         assert!(why.contains("host") && why.contains("is part of it"), "{why}");
         let mut other = |_: Vec<Tensor<Cuda>>, x: Tensor<Cuda>| Ok((vec![x.clone()], x));
-        let refused = device.capture(&[Tensor::zeros(&device, [2], DType::F32).unwrap()], &x, &mut other);
+        let refused = capture(&device, &[Tensor::zeros(&device, [2], DType::F32).unwrap()], &x, &mut other);
         assert!(matches!(refused.map(drop), Err(Error::Config { option: "state", .. })));
         let elsewhere = super::another();
         let mut strays = |state: Vec<Tensor<Cuda>>, x: Tensor<Cuda>| Ok((state, x.to(&elsewhere)?));
-        let refused = hecate_core::capture(&device, &[], &x, &mut strays);
+        let refused = capture(&device, &[], &x, &mut strays);
         assert!(matches!(refused.map(drop), Err(Error::OtherDevice { slot: "result", .. })));
         // The stream goes on as if nothing had been.
         assert_eq!(p::scale(2.0, &x).unwrap().to_f32().unwrap(), [2.0; 3]);

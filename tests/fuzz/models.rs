@@ -176,7 +176,8 @@ fn tasks_and_settings_are_drawn_or_refused() {
             precision: Precision::Bf16,
         };
         sound("Settings", || (settings.tokens_per_step(), settings.text(), settings.check().is_ok()))?;
-        let _ = sound("check_fits", || settings.check_fits(&device(), model(0).config::<Config>().expect("blocks"), e))?;
+        let _ =
+            sound("check_fits", || settings.check_fits(&device(), model(0).config::<Config>().expect("blocks"), e))?;
         let text: Vec<u32> = (0..20).collect();
         let _ = sound("Windows::draw", || Windows::new(seed).draw(&text, e, f).map(|_| ()))?;
         let _ = sound("Windows::starts", || Windows::new(seed).starts(&text, e, f.min(30)).map(|_| ()))?;

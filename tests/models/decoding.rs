@@ -312,7 +312,10 @@ fn texts_are_drawn_as_the_host_draws_them() {
         [("delta", 256), ("delta", 200), ("titans", 256), ("attention", 131), ("mag", 256), ("mal", 256), ("mac", 200)]
     {
         let model = LanguageModel::new(&device(), &Config::uniform(mixer, 2, 32, 2).unwrap(), 5).unwrap();
-        for model in [LanguageModel::new(&device(), model.config::<Config>().unwrap(), 5).unwrap().stored_in_16_bits().unwrap(), model] {
+        for model in [
+            LanguageModel::new(&device(), model.config::<Config>().unwrap(), 5).unwrap().stored_in_16_bits().unwrap(),
+            model,
+        ] {
             // More than a device draws at a time, and not whole times as many.
             let [found, expected] = [drawn, drawn_by_the_host].map(|draw| draw(&model, known, &prompts, 37));
             assert_eq!(found, expected, "{mixer}, {known} tokens");
@@ -352,7 +355,10 @@ fn many_texts_are_drawn_side_by_side() {
     let prompts: Vec<[u32; 2]> = (0..70).map(|text| [text, 3 * text + 1]).collect();
     let prompts: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt[..]).collect();
     let model = LanguageModel::new(&device(), &Config::uniform("delta", 2, 64, 2).unwrap(), 5).unwrap();
-    for model in [LanguageModel::new(&device(), model.config::<Config>().unwrap(), 5).unwrap().stored_in_16_bits().unwrap(), model] {
+    for model in [
+        LanguageModel::new(&device(), model.config::<Config>().unwrap(), 5).unwrap().stored_in_16_bits().unwrap(),
+        model,
+    ] {
         for texts in [9, 33, 64, 70] {
             let prompts = &prompts[..texts];
             assert_eq!(drawn(&model, 256, prompts, 19), drawn_by_the_host(&model, 256, prompts, 19), "{texts} texts");

@@ -1,6 +1,6 @@
 //! Steps and other work that a device captures as a graph and replays.
 
-use crate::{Device, Host, Result, Tensor};
+use crate::{Checked, Device, Host, Result, Tensor};
 use std::fmt::Debug;
 
 /// From a state and an input to the next state, arrays like those before, and a result.
@@ -61,7 +61,7 @@ pub fn capture<D: Device>(
     let check_all = |state: &[Tensor<D>]| state.iter().try_for_each(|x| x.check_device(device, "capture", "state"));
     check_all(state)?;
     input.check_device(device, "capture", "input")?;
-    device.capture(state, input, &mut |state, input| {
+    device.capture(Checked::new(), state, input, &mut |state, input| {
         let (next, result) = step(state, input)?;
         check_all(&next)?;
         result.check_device(device, "capture", "result")?;
@@ -97,5 +97,5 @@ pub fn capture_work<D: Device>(
     work: &mut Work<'_, D>,
 ) -> Result<Capture<Box<dyn Replay<D>>>> {
     inputs.iter().try_for_each(|x| x.check_device(device, "capture", "input"))?;
-    device.capture_work(inputs, work)
+    device.capture_work(Checked::new(), inputs, work)
 }

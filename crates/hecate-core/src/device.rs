@@ -1,6 +1,8 @@
 //! What a device must provide before it has any cell.
 
-use crate::{Capture, CapturedStep, DType, DeviceId, DeviceMemory, Error, Host, Replay, Result, Step, Tensor, Work};
+use crate::{
+    Capture, CapturedStep, Checked, DType, DeviceId, DeviceMemory, Error, Host, Replay, Result, Step, Tensor, Work,
+};
 use std::{fmt::Debug, num::NonZero, thread};
 
 /// A place that holds arrays and runs work in order: a CPU pool, a CUDA stream, a WebGPU queue.
@@ -85,6 +87,7 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
     /// The step's own; the device's own failures.
     fn capture(
         &self,
+        _: Checked<Self>,
         _state: &[Tensor<Self>],
         _input: &Tensor<Self>,
         _step: &mut Step<'_, Self>,
@@ -102,6 +105,7 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
     /// The work's own; the device's own failures.
     fn capture_work(
         &self,
+        _: Checked<Self>,
         _inputs: &[Tensor<Self>],
         _work: &mut Work<'_, Self>,
     ) -> Result<Capture<Box<dyn Replay<Self>>>> {

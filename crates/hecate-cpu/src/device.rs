@@ -9,7 +9,12 @@ use crate::{
 };
 use hecate_core::{Algorithm, DType, Device, DeviceId, DeviceMemory, Host, Result, Shape, Tensor, memory};
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{
+    borrow::Cow,
+    error::Error,
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 /// The processor that this program runs on: the reference device.
 ///
@@ -34,7 +39,8 @@ impl Default for Cpu {
 }
 
 impl Cpu {
-    /// All processors, through rayon's global pool.
+    /// All processors, through rayon's global pool. Where the system starts no thread, every array that is made here is refused,
+    /// as [`Cpu::with_threads`] would be.
     pub fn new() -> Self {
         tracing::info!("opened the CPU with rayon's global pool");
         Self::default()
@@ -106,7 +112,18 @@ impl Cpu {
 
     /// Number of threads that a call may use.
     pub fn threads(&self) -> usize {
-        self.pool.as_ref().map_or_else(rayon::current_num_threads, |pool| pool.current_num_threads())
+        match &self.pool {
+            Some(pool) => pool.current_num_threads(),
+            None => global_pool().map_or(1, |()| rayon::current_num_threads()),
+        }
+    }
+
+    /// Refuses work where there are no threads for it: without them rayon panics.
+    fn check_threads(&self) -> Result<()> {
+        match &self.pool {
+            Some(_) => Ok(()),
+            None => global_pool().map_err(|why| no_threads("starting a thread for each processor".into(), why)),
+        }
     }
 
     /// Runs `work` on this device's threads: rayon's calls inside it go to its pool.
@@ -127,12 +144,22 @@ fn start(pool: ThreadPoolBuilder, threads: usize) -> Result<Arc<ThreadPool>> {
         let (found, expected) = (threads.to_string(), "at most 4096, or 0 for one a processor");
         return Err(hecate_core::Error::Config { what: Cpu::NAME, option: "threads", found, expected });
     }
-    let started = pool.num_threads(threads).build().map_err(|source| hecate_core::Error::Device {
-        backend: Cpu::NAME,
-        context: format!("starting {threads} threads"),
-        source: Box::new(source),
-    });
-    Ok(Arc::new(started?))
+    let started = pool.num_threads(threads).build();
+    started.map(Arc::new).map_err(|error| no_threads(format!("starting {threads} threads"), error))
+}
+
+/// Whether rayon's global pool is there, which is started if it was not; else what the system said, once for the whole program.
+fn global_pool() -> std::result::Result<(), &'static str> {
+    static REFUSED: OnceLock<Option<String>> = OnceLock::new();
+    // A pool that was there before is an error without a source.
+    let start = || ThreadPoolBuilder::new().build_global().err().filter(|error| error.source().is_some());
+    let refused = REFUSED.get_or_init(|| start().map(|error| error.to_string()));
+    refused.as_deref().map_or(Ok(()), Err)
+}
+
+/// The system starts no threads.
+fn no_threads(context: String, source: impl Into<Box<dyn Error + Send + Sync>>) -> hecate_core::Error {
+    hecate_core::Error::Device { backend: Cpu::NAME, context, source: source.into() }
 }
 
 impl fmt::Debug for Cpu {
@@ -160,6 +187,7 @@ impl Device for Cpu {
 
     /// Any array in main memory will do, whichever pool made it.
     fn check_buffer(&self, buffer: &Array, dtype: DType, count: usize) -> Result<()> {
+        self.check_threads()?;
         if buffer.dtype() == dtype && buffer.len() == count {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use crate::{
     prepare::prepare,
 };
 use hecate_core::{
-    Capture, CapturedStep, DType, Device, DeviceId, DeviceMemory, Host, Replay, Result, Step, Tensor, Work,
+    Capture, CapturedStep, Checked, DType, Device, DeviceId, DeviceMemory, Host, Replay, Result, Step, Tensor, Work,
     check_memory,
 };
 
@@ -65,6 +65,7 @@ impl Device for Cuda {
     /// As `capture.rs` says.
     fn capture(
         &self,
+        _: Checked<Self>,
         state: &[Tensor<Self>],
         input: &Tensor<Self>,
         step: &mut Step<'_, Self>,
@@ -75,6 +76,7 @@ impl Device for Cuda {
     /// As `capture.rs` says, in memory of the graph's own.
     fn capture_work(
         &self,
+        _: Checked<Self>,
         inputs: &[Tensor<Self>],
         work: &mut Work<'_, Self>,
     ) -> Result<Capture<Box<dyn Replay<Self>>>> {

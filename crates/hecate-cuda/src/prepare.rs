@@ -97,5 +97,9 @@ fn compile_all(compiler: &Compiler, program: &CompilingProgram, wanted: &[Wanted
     };
     // A thread here only waits for its program.
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(wanted.len());
-    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(compile))));
+    thread::scope(|scope| {
+        // Where the system starts no thread, those that there are do its share.
+        (1..threads).for_each(|_| drop(thread::Builder::new().spawn_scoped(scope, compile)));
+        compile();
+    });
 }

@@ -129,12 +129,7 @@ impl<B: Backend> Generation<'_, B> {
 
 impl<'a, B: Backend> Texts<'a, B> {
     /// Reads the prompts where `cache` stands.
-    fn begin(
-        model: &'a LanguageModel<B>,
-        cache: Cache<B>,
-        prompts: &[&[u32]],
-        samplers: Vec<Sampler>,
-    ) -> Result<Self> {
+    fn begin(model: &'a LanguageModel<B>, cache: Cache<B>, prompts: &[&[u32]], samplers: Vec<Sampler>) -> Result<Self> {
         let length = length_of(prompts, &samplers)?;
         let (logits, group, unread) = (Vec::new(), Vec::new(), Vec::new());
         let (captured, asked, refusal, ahead, failed) = (None, false, None, VecDeque::new(), false);

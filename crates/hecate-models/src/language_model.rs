@@ -82,9 +82,7 @@ impl<B: Backend> LanguageModel<B> {
         config.check()?;
         let mut parameters = Parameters::new();
         let build = match random {
-            Some(random) => {
-                Builder::new(device, &mut parameters, random, config.initializer_range(), config.layers())
-            }
+            Some(random) => Builder::new(device, &mut parameters, random, config.initializer_range(), config.layers()),
             None => Builder::blank(device, &mut parameters),
         };
         let model = config.build(&mut build.with_dropout(config.dropout())?)?;
@@ -92,19 +90,13 @@ impl<B: Backend> LanguageModel<B> {
     }
 
     /// Layers and their parameters.
-    fn of(
-        device: B,
-        config: Arc<KeptConfig<B>>,
-        parameters: Parameters<B>,
-        model: Box<dyn Model<B>>,
-    ) -> Result<Self> {
+    fn of(device: B, config: Arc<KeptConfig<B>>, parameters: Parameters<B>, model: Box<dyn Model<B>>) -> Result<Self> {
         let mut names = HashSet::new();
         if let Some(twice) = parameters.iter().find(|parameter| !names.insert(&parameter.name)) {
             let expected = "a name of its own for every parameter: build layers in `build.within(name)`";
             return Err(Error::config("parameters", format!("two named `{}`", twice.name), expected));
         }
-        let (precision, interrupt, masks, fp8_scales, scores_at_once) =
-            (Precision::default(), None, None, None, None);
+        let (precision, interrupt, masks, fp8_scales, scores_at_once) = (Precision::default(), None, None, None, None);
         Ok(Self { device, config, parameters, model, precision, interrupt, masks, fp8_scales, scores_at_once })
     }
 

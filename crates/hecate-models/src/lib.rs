@@ -75,7 +75,6 @@ mod model;
 pub mod monitor;
 pub mod optimizer;
 #[cfg(feature = "tokenizer")]
-mod panics;
 mod parameters;
 mod place;
 mod precision;

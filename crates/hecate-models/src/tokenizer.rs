@@ -1,8 +1,8 @@
 //! From text to tokens and back.
 
-#[cfg(feature = "tokenizer")]
-use crate::panics::caught;
 use crate::{Error, Result};
+#[cfg(feature = "tokenizer")]
+use hecate_core::caught;
 use std::path::{Path, PathBuf};
 
 /// What the numbers of a token sequence mean.

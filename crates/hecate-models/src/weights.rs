@@ -243,12 +243,7 @@ pub(crate) fn unpack_elements(
 }
 
 /// A safetensors file that holds nothing but arrays of these names.
-fn open<'a>(
-    path: &Path,
-    bytes: &'a [u8],
-    expected: &[(String, Shape)],
-    others: &[&str],
-) -> Result<SafeTensors<'a>> {
+fn open<'a>(path: &Path, bytes: &'a [u8], expected: &[(String, Shape)], others: &[&str]) -> Result<SafeTensors<'a>> {
     // Before others read the header: the sum of its offsets may overflow there.
     verify(path, bytes)?;
     let file = SafeTensors::deserialize(bytes).map_err(|error| damaged(path, &error))?;

@@ -1,10 +1,7 @@
 //! Failures of the driver, of a kernel's text and of a lost device, as core's error.
 
-use hecate_core::{Error, Result};
-use std::{
-    panic,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
-};
+use hecate_core::{Error, Result, caught};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What wgpu said.
 #[derive(Debug, thiserror::Error)]
@@ -113,8 +110,5 @@ pub(crate) fn describe(error: &wgpu::Error) -> String {
 /// wgpu panics where the device is lost while it waits; that is an error like any other.
 pub(crate) fn guarded<T>(context: &str, work: impl FnOnce() -> T) -> Result<T> {
     // What wgpu found before it panicked is all it keeps.
-    panic::catch_unwind(panic::AssertUnwindSafe(work)).map_err(|panicked| {
-        let message = panicked.downcast_ref::<String>().map(String::as_str);
-        failed(context, message.or(panicked.downcast_ref::<&str>().copied()).unwrap_or("wgpu gave up"))
-    })
+    caught(work).map_err(|said| failed(context, said))
 }

@@ -51,10 +51,15 @@ impl<R: Runs> Job for Worker<'_, R> {
 pub(super) fn all<R: Runs>(choice: &Choice, jobs: usize, runs: &R) -> Result<()> {
     // One job has the device as it was asked for.
     let choice = &choice.shared_by(jobs);
+    let work = || with_device(choice, Worker(runs));
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(|| with_device(choice, Worker(runs)))).collect();
+        // Where the system starts no thread, those that there are do its runs.
+        let start = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
+        let threads: Vec<_> = (1..jobs).filter_map(start).collect();
+        let own = work();
         // All of them first: an error must not leave a thread whose outcome nobody sees.
         let outcomes: Vec<_> = threads.into_iter().map(thread::ScopedJoinHandle::join).collect();
-        outcomes.into_iter().try_for_each(|outcome| outcome.unwrap_or_else(|panic| panic::resume_unwind(panic)))
+        outcomes.into_iter().try_for_each(|outcome| outcome.unwrap_or_else(|panic| panic::resume_unwind(panic)))?;
+        own
     })
 }

@@ -3,17 +3,21 @@
 //! A kernel that read an array of another device would read a foreign address; core refuses first, by name.
 
 mod calls;
+mod lies;
 
 pub use calls::{CALLS, CoreCall, calls};
+pub use lies::bears_lies;
 
 use crate::{Array, Case, Sizes, oracle::Oracle};
 use hecate_core::{
     DType, Device, Error, Host, Inputs, Kernel, Outputs, Result, Shape, Tensor, forward, infer,
     quantized::{BlockFormat, Quantized},
 };
+use lies::{Liar, Lie};
 use std::cell::Cell;
 
-/// Makes the arguments of a call. One of them, counted in the order in which they are asked for, lies on another device.
+/// Makes the arguments of a call. One of them, counted in the order in which they are asked for, lies on another device, or is
+/// not what the call expects.
 #[derive(Debug)]
 pub struct Placed<'a, D: Device> {
     /// Where the call is to run.
@@ -22,6 +26,8 @@ pub struct Placed<'a, D: Device> {
     there: &'a D,
     /// Number of the argument that lies on `there`.
     astray: Option<usize>,
+    /// Which arguments lie, and how.
+    liar: Option<Liar>,
     /// Arguments made so far.
     made: Cell<usize>,
     /// Whether the call names a device beside its arrays.
@@ -30,7 +36,7 @@ pub struct Placed<'a, D: Device> {
 
 impl<'a, D: Device> Placed<'a, D> {
     fn new(here: &'a D, there: &'a D, astray: Option<usize>) -> Self {
-        Self { here, there, astray, made: Cell::new(0), anchored: Cell::new(false) }
+        Self { here, there, astray, liar: None, made: Cell::new(0), anchored: Cell::new(false) }
     }
 
     /// The device that the call names.
@@ -51,19 +57,33 @@ impl<'a, D: Device> Placed<'a, D> {
 
     /// The next argument: a quantized matrix of zeros.
     fn quantized(&self, shape: [usize; 2]) -> Quantized<D> {
-        Quantized::zeros(self.next(), BlockFormat::Q8_0, shape).expect("an upload")
+        let lie = self.lie(&shape.into());
+        let device = self.next();
+        let made = |shape| Quantized::zeros(device, BlockFormat::Q8_0, shape);
+        // A lie that is no matrix of blocks does not get so far.
+        let lied = lie.and_then(|lie| made(lie.shape.axes().try_into().ok()?).ok());
+        lied.map_or_else(|| made(shape), Ok).expect("an upload")
     }
 
     /// The next argument, on `there` where it is the one astray.
     fn place(&self, shape: Shape, fill: impl Fn(usize) -> Host) -> Tensor<D> {
-        let (device, host) = (self.next(), fill(shape.count()));
-        Tensor::upload(device, shape, host).expect("an upload")
+        let lie = self.lie(&shape);
+        let device = self.next();
+        match lie {
+            Some(lie) => lie.tell(device, fill).expect("an upload"),
+            None => Tensor::upload(device, shape.clone(), fill(shape.count())).expect("an upload"),
+        }
     }
 
     /// Where the next argument lies.
     fn next(&self) -> &'a D {
         let number = self.made.replace(self.made.get() + 1);
         if self.astray == Some(number) { self.there } else { self.here }
+    }
+
+    /// What the next argument says in place of this shape, where it lies.
+    fn lie(&self, shape: &Shape) -> Option<Lie> {
+        self.liar.as_ref()?.lie(self.made.get(), shape)
     }
 
     /// Whether this argument has another, or a device, to be told apart from.

@@ -3,14 +3,14 @@
 use super::{
     Broadcast, Combine, Elementwise, Operands, Reduce, add_backward, check_like, elementwise::broadcast, scale,
 };
-use crate::{Result, Tensor};
+use crate::{Checked, Result, Tensor};
 
 /// `a − b`; the shape of `b` is that of `a` or of its innermost axes (then every row gets the same `b`).
 ///
 /// # Errors
 /// Shapes that do not fit, mixed or integer types.
 pub fn sub<D: Elementwise>(a: &Tensor<D>, b: &Tensor<D>) -> Result<Tensor<D>> {
-    a.device().combine(Combine::Difference, broadcast("sub", ("a", a), b)?, a, b)
+    a.device().combine(Checked::new(), Combine::Difference, broadcast("sub", ("a", a), b)?, a, b)
 }
 
 /// Gradients of [`sub`]: `dy`, and `−dy` summed over the rows that shared `b`.
@@ -32,7 +32,7 @@ pub fn sub_backward<D: Reduce + Elementwise>(
 /// # Errors
 /// As [`sub`].
 pub fn div<D: Elementwise>(a: &Tensor<D>, b: &Tensor<D>) -> Result<Tensor<D>> {
-    a.device().combine(Combine::Quotient, broadcast("div", ("a", a), b)?, a, b)
+    a.device().combine(Checked::new(), Combine::Quotient, broadcast("div", ("a", a), b)?, a, b)
 }
 
 /// Gradients of [`div`]: `da = dy / b`, and `db = −a da / b`, summed over the rows that shared `b`.
@@ -46,13 +46,14 @@ pub fn div_backward<D: Reduce + Elementwise>(
 ) -> Result<Operands<Tensor<D>>> {
     let (dims, device) = (broadcast("div", ("a", a), b)?, a.device());
     check_like("div", "dy", dy, a)?;
-    let da = device.combine(Combine::Quotient, dims, dy, b)?;
+    let da = device.combine(Checked::new(), Combine::Quotient, dims, dy, b)?;
     // `b` is the same in all rows that are summed, so it divides their sum.
     let products = match dims.rows {
-        1 => device.combine(Combine::Product, dims, &da, a)?,
-        _ => device.sum_products(dims.width, &da, a)?,
+        1 => device.combine(Checked::new(), Combine::Product, dims, &da, a)?,
+        _ => device.sum_products(Checked::new(), dims.width, &da, a)?,
     };
     let products = scale(-1.0, &products.reshape(b.shape().clone())?)?;
-    let db = device.combine(Combine::Quotient, Broadcast { rows: 1, width: dims.width }, &products, b)?;
+    let db =
+        device.combine(Checked::new(), Combine::Quotient, Broadcast { rows: 1, width: dims.width }, &products, b)?;
     Ok(Operands { a: da, b: db })
 }

@@ -1,7 +1,7 @@
 //! Softmax attention over a sliding window: the baseline that memories are measured against, and their companion.
 
 use super::{check_dtype, check_float, check_like, check_rank, check_shape, check_size};
-use crate::{DType, Device, Error, Result, Sequences, Shape, Tensor};
+use crate::{Checked, DType, Device, Error, Result, Sequences, Shape, Tensor};
 
 /// How far and how sharply a token looks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -154,6 +154,7 @@ pub trait Attention: Device {
     /// Only what the caller could not foresee.
     fn attention(
         &self,
+        checked: Checked<Self>,
         dims: &AttentionDims,
         inputs: &AttentionInputs<Tensor<Self>>,
     ) -> Result<AttentionOutputs<Tensor<Self>>>;
@@ -163,13 +164,17 @@ pub trait Attention: Device {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn attention_backward(&self, call: &AttentionBackward<'_, Self>) -> Result<AttentionInputs<Tensor<Self>>>;
+    fn attention_backward(
+        &self,
+        checked: Checked<Self>,
+        call: &AttentionBackward<'_, Self>,
+    ) -> Result<AttentionInputs<Tensor<Self>>>;
 
     /// The last `kept` rows of each sequence, oldest first, in an array of their own: of `x`, and in front of it of `before`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn last_rows(&self, last: &LastRows<'_, Self>) -> Result<Tensor<Self>>;
+    fn last_rows(&self, checked: Checked<Self>, last: &LastRows<'_, Self>) -> Result<Tensor<Self>>;
 }
 
 /// A forward of [`attention`] that can be turned around: it owns what the gradient needs and is consumed by it.
@@ -202,7 +207,7 @@ impl<D: Attention> AttentionPass<D> {
         if let Some(dcache) = dcache {
             check_cache(dims, dcache, inputs.q.dtype())?;
         }
-        device.attention_backward(&AttentionBackward { dims, inputs, outputs, dy, dcache })
+        device.attention_backward(Checked::new(), &AttentionBackward { dims, inputs, outputs, dy, dcache })
     }
 
     /// `lse [B,T,Hq]`: logarithm of the sum of the exponentials of a token's scores, in 32 bits.
@@ -232,7 +237,7 @@ pub fn attention<D: Attention>(
     inputs: AttentionInputs<Tensor<D>>,
 ) -> Result<Attended<D>> {
     let dims = check(options, sequences, &inputs)?;
-    let outputs = inputs.q.device().attention(&dims, &inputs)?;
+    let outputs = inputs.q.device().attention(Checked::new(), &dims, &inputs)?;
     Ok(Attended { y: outputs.y.clone(), pass: AttentionPass { dims, inputs, outputs } })
 }
 
@@ -248,7 +253,7 @@ pub fn attention_cache<D: Attention>(
     let dims = check(options, sequences, inputs)?;
     let (device, cache) = (inputs.q.device(), inputs.cache.as_ref());
     let (count, kept) = (sequences.count(), dims.kept());
-    let last = |shape, before, x| device.last_rows(&LastRows { sequences, shape, before, x });
+    let last = |shape, before, x| device.last_rows(Checked::new(), &LastRows { sequences, shape, before, x });
     let rows = |width| Shape::from([count, kept, dims.heads, width]);
     check_size("attention", &rows(dims.key.max(dims.value)), DType::F32)?;
     Ok(Cache {

@@ -1,7 +1,7 @@
 //! Short causal convolution, each channel by itself.
 
 use super::{Norm, check_device, check_dtype, check_epsilon, check_float, check_like, check_rank, check_shape};
-use crate::{Device, Error, Result, Sequences, Shape, Tensor};
+use crate::{Checked, Device, Error, Result, Sequences, Shape, Tensor};
 
 /// What follows the sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -89,22 +89,36 @@ pub trait Conv: Device {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn conv(&self, dims: &ConvDims, inputs: &ConvInputs<&Tensor<Self>>) -> Result<ConvOutputs<Tensor<Self>>>;
+    fn conv(
+        &self,
+        checked: Checked<Self>,
+        dims: &ConvDims,
+        inputs: &ConvInputs<&Tensor<Self>>,
+    ) -> Result<ConvOutputs<Tensor<Self>>>;
 
     /// `u` is not kept: it is made again. With `l2_norm` `ds = r (dy − s r² (s·dy))`, `r = 1/√(|s|² + ε²)`; with SiLU
     /// `du = silu'(u) ds`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn conv_backward(&self, dims: &ConvDims, call: &ConvBackward<'_, Self>) -> Result<ConvInputs<Tensor<Self>>>;
+    fn conv_backward(
+        &self,
+        checked: Checked<Self>,
+        dims: &ConvDims,
+        call: &ConvBackward<'_, Self>,
+    ) -> Result<ConvInputs<Tensor<Self>>>;
 
     /// [`Conv::conv`] of each of these, over the same sequences. A device that starts them together gains by it where they are
     /// small.
     ///
     /// # Errors
     /// As [`Conv::conv`].
-    fn conv_each(&self, calls: &[(ConvDims, ConvInputs<&Tensor<Self>>)]) -> Result<Vec<ConvOutputs<Tensor<Self>>>> {
-        calls.iter().map(|(dims, inputs)| self.conv(dims, inputs)).collect()
+    fn conv_each(
+        &self,
+        checked: Checked<Self>,
+        calls: &[(ConvDims, ConvInputs<&Tensor<Self>>)],
+    ) -> Result<Vec<ConvOutputs<Tensor<Self>>>> {
+        calls.iter().map(|(dims, inputs)| self.conv(checked, dims, inputs)).collect()
     }
 
     /// [`Conv::conv_backward`] of each of these.
@@ -113,9 +127,10 @@ pub trait Conv: Device {
     /// As [`Conv::conv_backward`].
     fn conv_each_backward(
         &self,
+        checked: Checked<Self>,
         calls: &[(ConvDims, ConvBackward<'_, Self>)],
     ) -> Result<Vec<ConvInputs<Tensor<Self>>>> {
-        calls.iter().map(|(dims, call)| self.conv_backward(dims, call)).collect()
+        calls.iter().map(|(dims, call)| self.conv_backward(checked, dims, call)).collect()
     }
 }
 
@@ -132,11 +147,11 @@ pub fn conv<D: Conv + Norm>(
     let device = x.device();
     match options.l2_norm {
         Some(l2_norm) if !device.has_l2_norm(&dims) => {
-            let ConvOutputs { y: s, state } = device.conv(&dims.without_l2_norm(), inputs)?;
-            let y = device.l2_norm(l2_norm.epsilon, &heads(&s, l2_norm)?)?.y;
+            let ConvOutputs { y: s, state } = device.conv(Checked::new(), &dims.without_l2_norm(), inputs)?;
+            let y = device.l2_norm(Checked::new(), l2_norm.epsilon, &heads(&s, l2_norm)?)?.y;
             Ok(ConvOutputs { y: y.reshape(x.shape().clone())?, state })
         }
-        _ => device.conv(&dims, inputs),
+        _ => device.conv(Checked::new(), &dims, inputs),
     }
 }
 
@@ -151,9 +166,10 @@ pub fn conv_each<D: Conv + Norm>(
     let dims = calls.iter().map(|(options, inputs)| check(*options, sequences, inputs)).collect::<Result<Vec<_>>>()?;
     check_together(calls.iter().map(|(_, inputs)| inputs.x))?;
     match calls.first() {
-        Some((_, ConvInputs { x, .. })) if whole(&dims, x.device()) => {
-            x.device().conv_each(&dims.into_iter().zip(calls.iter().map(|(_, inputs)| *inputs)).collect::<Vec<_>>())
-        }
+        Some((_, ConvInputs { x, .. })) if whole(&dims, x.device()) => x.device().conv_each(
+            Checked::new(),
+            &dims.into_iter().zip(calls.iter().map(|(_, inputs)| *inputs)).collect::<Vec<_>>(),
+        ),
         _ => calls.iter().map(|(options, inputs)| conv(*options, sequences, inputs)).collect(),
     }
 }
@@ -176,7 +192,7 @@ pub fn conv_each_backward<D: Conv + Norm>(
     match calls.first() {
         Some((_, ConvBackward { dy, .. })) if whole(&dims, dy.device()) => {
             let calls = calls.iter().map(|(_, call)| call.clone());
-            dy.device().conv_each_backward(&dims.into_iter().zip(calls).collect::<Vec<_>>())
+            dy.device().conv_each_backward(Checked::new(), &dims.into_iter().zip(calls).collect::<Vec<_>>())
         }
         _ => calls.iter().map(|(options, call)| conv_backward(*options, sequences, call)).collect(),
     }
@@ -210,12 +226,14 @@ pub fn conv_backward<D: Conv + Norm>(
     match options.l2_norm {
         Some(l2_norm) if !device.has_l2_norm(&dims) => {
             let dims = dims.without_l2_norm();
-            let s = heads(&device.conv(&dims, inputs)?.y, l2_norm)?;
-            let inverse = device.l2_norm(l2_norm.epsilon, &s)?.inverse;
-            let ds = device.l2_norm_backward(&s, &inverse, &heads(dy, l2_norm)?)?.reshape(x.shape().clone())?;
-            device.conv_backward(&dims, &ConvBackward { dy: &ds, ..call.clone() })
+            let s = heads(&device.conv(Checked::new(), &dims, inputs)?.y, l2_norm)?;
+            let inverse = device.l2_norm(Checked::new(), l2_norm.epsilon, &s)?.inverse;
+            let ds = device
+                .l2_norm_backward(Checked::new(), &s, &inverse, &heads(dy, l2_norm)?)?
+                .reshape(x.shape().clone())?;
+            device.conv_backward(Checked::new(), &dims, &ConvBackward { dy: &ds, ..call.clone() })
         }
-        _ => device.conv_backward(&dims, call),
+        _ => device.conv_backward(Checked::new(), &dims, call),
     }
 }
 

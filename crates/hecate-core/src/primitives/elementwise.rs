@@ -1,7 +1,7 @@
 //! Element by element: maps, sums, products, conversions.
 
 use super::{DropMask, Operands, Reduce, check_device, check_filled, check_float, check_like, check_shape, reduce};
-use crate::{DType, Device, Error, Result, Tensor};
+use crate::{Checked, DType, Device, Error, Result, Tensor};
 
 /// A function of one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,68 +133,99 @@ pub trait Elementwise: Device {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn map(&self, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn map(&self, checked: Checked<Self>, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>>;
 
     /// `dx = map'(x) dy`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn map_backward(&self, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn map_backward(
+        &self,
+        checked: Checked<Self>,
+        map: Map,
+        x: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<Tensor<Self>>;
 
     /// `y = x map(g)`, arrays of one shape.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn gated(&self, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn gated(&self, checked: Checked<Self>, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>>;
 
     /// `dx = map(g) dy`, `dg = map'(g) x dy`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn gated_backward(&self, map: Map, call: &GatedBackward<'_, Self>) -> Result<GatedGrads<Tensor<Self>>>;
+    fn gated_backward(
+        &self,
+        checked: Checked<Self>,
+        map: Map,
+        call: &GatedBackward<'_, Self>,
+    ) -> Result<GatedGrads<Tensor<Self>>>;
 
     /// `y = map(x + b)`, `b` for every row.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn biased(&self, map: Map, dims: Broadcast, x: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn biased(
+        &self,
+        checked: Checked<Self>,
+        map: Map,
+        dims: Broadcast,
+        x: &Tensor<Self>,
+        b: &Tensor<Self>,
+    ) -> Result<Tensor<Self>>;
 
     /// `dx = map'(x + b) dy`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn biased_backward(&self, map: Map, dims: Broadcast, call: &BiasedBackward<'_, Self>) -> Result<Tensor<Self>>;
+    fn biased_backward(
+        &self,
+        checked: Checked<Self>,
+        map: Map,
+        dims: Broadcast,
+        call: &BiasedBackward<'_, Self>,
+    ) -> Result<Tensor<Self>>;
 
     /// `a + b`, or what else `how` says, element by element.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn combine(&self, how: Combine, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn combine(
+        &self,
+        checked: Checked<Self>,
+        how: Combine,
+        dims: Broadcast,
+        a: &Tensor<Self>,
+        b: &Tensor<Self>,
+    ) -> Result<Tensor<Self>>;
 
     /// `factor x`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn scale(&self, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn scale(&self, checked: Checked<Self>, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>>;
 
     /// `mask.factor(i) x_i`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn dropout(&self, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn dropout(&self, checked: Checked<Self>, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>>;
 
     /// The elements rounded to another float type.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn cast(&self, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn cast(&self, checked: Checked<Self>, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>>;
 
     /// As [`Elementwise::cast`] of several arrays, at least one.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn cast_all(&self, dtype: DType, xs: &[&Tensor<Self>]) -> Result<Vec<Tensor<Self>>> {
-        xs.iter().map(|x| self.cast(dtype, x)).collect()
+    fn cast_all(&self, checked: Checked<Self>, dtype: DType, xs: &[&Tensor<Self>]) -> Result<Vec<Tensor<Self>>> {
+        xs.iter().map(|x| self.cast(checked, dtype, x)).collect()
     }
 }
 
@@ -204,7 +235,7 @@ pub trait Elementwise: Device {
 /// Integers, no elements.
 pub fn map<D: Elementwise>(map: Map, x: &Tensor<D>) -> Result<Tensor<D>> {
     check_float("map", "x", x)?;
-    x.device().map(map, x)
+    x.device().map(Checked::new(), map, x)
 }
 
 /// Gradient of [`map()`]: `dx = map'(x) dy`.
@@ -214,7 +245,7 @@ pub fn map<D: Elementwise>(map: Map, x: &Tensor<D>) -> Result<Tensor<D>> {
 pub fn map_backward<D: Elementwise>(map: Map, x: &Tensor<D>, dy: &Tensor<D>) -> Result<Tensor<D>> {
     check_float("map", "x", x)?;
     check_like("map", "dy", dy, x)?;
-    x.device().map_backward(map, x, dy)
+    x.device().map_backward(Checked::new(), map, x, dy)
 }
 
 /// `y = x map(g)`: what [`map()`] of `g` lets through of `x`, an array of the same shape.
@@ -224,7 +255,7 @@ pub fn map_backward<D: Elementwise>(map: Map, x: &Tensor<D>, dy: &Tensor<D>) -> 
 pub fn gated<D: Elementwise>(map: Map, x: &Tensor<D>, g: &Tensor<D>) -> Result<Tensor<D>> {
     check_float("gated", "x", x)?;
     check_like("gated", "g", g, x)?;
-    x.device().gated(map, x, g)
+    x.device().gated(Checked::new(), map, x, g)
 }
 
 /// Gradients of [`gated`].
@@ -236,7 +267,7 @@ pub fn gated_backward<D: Elementwise>(map: Map, call: &GatedBackward<'_, D>) -> 
     check_float("gated", "x", x)?;
     check_like("gated", "g", g, x)?;
     check_like("gated", "dy", dy, x)?;
-    x.device().gated_backward(map, call)
+    x.device().gated_backward(Checked::new(), map, call)
 }
 
 /// `map(x + b)`, shapes as in [`add`]: a bias and what follows it. Without a map it is [`add`].
@@ -246,8 +277,8 @@ pub fn gated_backward<D: Elementwise>(map: Map, call: &GatedBackward<'_, D>) -> 
 pub fn biased<D: Elementwise>(map: Option<Map>, x: &Tensor<D>, b: &Tensor<D>) -> Result<Tensor<D>> {
     let dims = broadcast("biased", ("x", x), b)?;
     match map {
-        Some(map) => x.device().biased(map, dims, x, b),
-        None => x.device().combine(Combine::Sum, dims, x, b),
+        Some(map) => x.device().biased(Checked::new(), map, dims, x, b),
+        None => x.device().combine(Checked::new(), Combine::Sum, dims, x, b),
     }
 }
 
@@ -262,7 +293,7 @@ pub fn biased_backward<D: Reduce + Elementwise>(
     let BiasedBackward { x, b, dy } = *call;
     let dims = broadcast("biased", ("x", x), b)?;
     check_like("biased", "dy", dy, x)?;
-    let dx = map.map_or(Ok(dy.clone()), |map| x.device().biased_backward(map, dims, call))?;
+    let dx = map.map_or(Ok(dy.clone()), |map| x.device().biased_backward(Checked::new(), map, dims, call))?;
     let db = if dims.rows == 1 { dx.clone() } else { reduce::sum_rows(&dx, dims.width)? };
     Ok(Operands { a: dx, b: db.reshape(b.shape().clone())? })
 }
@@ -272,7 +303,7 @@ pub fn biased_backward<D: Reduce + Elementwise>(
 /// # Errors
 /// Shapes that do not fit, mixed or integer types.
 pub fn add<D: Elementwise>(a: &Tensor<D>, b: &Tensor<D>) -> Result<Tensor<D>> {
-    a.device().combine(Combine::Sum, broadcast("add", ("a", a), b)?, a, b)
+    a.device().combine(Checked::new(), Combine::Sum, broadcast("add", ("a", a), b)?, a, b)
 }
 
 /// Gradients of [`add`]: `dy`, and `dy` summed over the rows that shared `b`.
@@ -295,7 +326,7 @@ pub fn add_backward<D: Reduce + Elementwise>(
 /// # Errors
 /// As [`add`].
 pub fn mul<D: Elementwise>(a: &Tensor<D>, b: &Tensor<D>) -> Result<Tensor<D>> {
-    a.device().combine(Combine::Product, broadcast("mul", ("a", a), b)?, a, b)
+    a.device().combine(Checked::new(), Combine::Product, broadcast("mul", ("a", a), b)?, a, b)
 }
 
 /// Gradients of [`mul`]: `da = b dy`, and `db = a dy`, summed over the rows that shared `b`.
@@ -309,10 +340,10 @@ pub fn mul_backward<D: Reduce + Elementwise>(
 ) -> Result<Operands<Tensor<D>>> {
     let (dims, device) = (broadcast("mul", ("a", a), b)?, a.device());
     check_like("mul", "dy", dy, a)?;
-    let da = device.combine(Combine::Product, dims, dy, b)?;
+    let da = device.combine(Checked::new(), Combine::Product, dims, dy, b)?;
     let db = match dims.rows {
-        1 => device.combine(Combine::Product, dims, dy, a)?,
-        _ => device.sum_products(dims.width, a, dy)?,
+        1 => device.combine(Checked::new(), Combine::Product, dims, dy, a)?,
+        _ => device.sum_products(Checked::new(), dims.width, a, dy)?,
     };
     Ok(Operands { a: da, b: db.reshape(b.shape().clone())? })
 }
@@ -323,7 +354,7 @@ pub fn mul_backward<D: Reduce + Elementwise>(
 /// Integers, no elements.
 pub fn scale<D: Elementwise>(factor: f32, x: &Tensor<D>) -> Result<Tensor<D>> {
     check_float("scale", "x", x)?;
-    x.device().scale(factor, x)
+    x.device().scale(Checked::new(), factor, x)
 }
 
 /// The elements that a mask drops times 0, the others times its factor; its gradient is `dropout(mask, dy)`.
@@ -338,7 +369,7 @@ pub fn dropout<D: Elementwise>(mask: DropMask, x: &Tensor<D>) -> Result<Tensor<D
         let (found, expected) = (format!("a factor of {}", mask.kept), "1 / (1 − share) of a share in [0, 1)");
         return Err(Error::Config { what: "dropout", option: "mask", found, expected });
     }
-    x.device().dropout(mask, x)
+    x.device().dropout(Checked::new(), mask, x)
 }
 
 /// The elements rounded to another float type; its gradient is `cast` back.
@@ -350,7 +381,7 @@ pub fn cast<D: Elementwise>(dtype: DType, x: &Tensor<D>) -> Result<Tensor<D>> {
     if !dtype.is_float() {
         return Err(Error::DType { what: "cast", slot: "dtype", expected: "a float type", found: dtype });
     }
-    if dtype == x.dtype() { Ok(x.clone()) } else { x.device().cast(dtype, x) }
+    if dtype == x.dtype() { Ok(x.clone()) } else { x.device().cast(Checked::new(), dtype, x) }
 }
 
 /// [`cast`] of several arrays of one device, any shapes, in their order: one call where the device has one for all.
@@ -365,7 +396,7 @@ pub fn cast_all<D: Elementwise>(dtype: DType, xs: &[&Tensor<D>]) -> Result<Vec<T
     }
     let others: Vec<_> = xs.iter().copied().filter(|x| x.dtype() != dtype).collect();
     let Some(first) = others.first() else { return Ok(xs.iter().copied().cloned().collect()) };
-    let mut made = first.device().cast_all(dtype, &others)?.into_iter();
+    let mut made = first.device().cast_all(Checked::new(), dtype, &others)?.into_iter();
     let of = |x: &&Tensor<D>| if x.dtype() == dtype { Some(Tensor::clone(x)) } else { made.next() };
     Ok(xs.iter().filter_map(of).collect())
 }

@@ -1,7 +1,7 @@
 //! Rows of a table, by number.
 
 use super::{check_device, check_dtype, check_filled, check_float, check_rank, check_shape, check_size};
-use crate::{DType, Device, Error, Result, Shape, Tensor};
+use crate::{Checked, DType, Device, Error, Result, Shape, Tensor};
 
 /// Most rows of a table: ids have 32 bits.
 const ROWS: usize = u32::MAX as usize;
@@ -13,13 +13,19 @@ pub trait Embedding: Device {
     /// # Errors
     /// [`Error::Value`](crate::Error::Value) for an id of `V` or more, where the device can tell at no cost; elsewhere
     /// such a row is NaN.
-    fn embedding(&self, table: &Tensor<Self>, ids: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn embedding(&self, checked: Checked<Self>, table: &Tensor<Self>, ids: &Tensor<Self>) -> Result<Tensor<Self>>;
 
     /// `dtable[v] = Σ_{i: ids[i] = v} dy[i]`, `[vocabulary, D]`.
     ///
     /// # Errors
     /// As [`Embedding::embedding`].
-    fn embedding_backward(&self, vocabulary: usize, ids: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn embedding_backward(
+        &self,
+        checked: Checked<Self>,
+        vocabulary: usize,
+        ids: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<Tensor<Self>>;
 }
 
 /// Rows `ids [..]` of `table [V,D]`: `[.., D]`.
@@ -34,7 +40,7 @@ pub fn embedding<D: Embedding>(table: &Tensor<D>, ids: &Tensor<D>) -> Result<Ten
     check_dtype("embedding", "ids", ids, DType::U32)?;
     let shape = rows_of(ids, table.shape().last());
     check_size("embedding", &shape, table.dtype())?;
-    table.device().embedding(table, ids)?.reshape(shape)
+    table.device().embedding(Checked::new(), table, ids)?.reshape(shape)
 }
 
 /// Gradient of [`embedding`] by the table: `[vocabulary, D]`.
@@ -52,7 +58,7 @@ pub fn embedding_backward<D: Embedding>(vocabulary: usize, ids: &Tensor<D>, dy: 
         return Err(Error::Config { what: "embedding", option: "vocabulary", found, expected });
     }
     check_size("embedding", &[vocabulary, dy.shape().last()].into(), dy.dtype())?;
-    dy.device().embedding_backward(vocabulary, ids, dy)
+    dy.device().embedding_backward(Checked::new(), vocabulary, ids, dy)
 }
 
 fn rows_of<D: Device>(ids: &Tensor<D>, width: usize) -> Shape {

@@ -1,7 +1,7 @@
 //! Polynomial features of rows.
 
 use super::{check_device, check_dtype, check_float, check_shape, check_size};
-use crate::{Device, Error, Result, Shape, Tensor};
+use crate::{Checked, Device, Error, Result, Shape, Tensor};
 
 /// Coefficients `1/i!` of [`poly2`]: products of features are the first terms of `exp(x·z)`.
 pub const POLY2: [f32; 3] = [1.0, 1.0, 0.5];
@@ -15,13 +15,19 @@ pub trait Features: Device {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn poly2(&self, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn poly2(&self, checked: Checked<Self>, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>>;
 
     /// `dx_i = √c₁ dy_i + √c₂ (2 x_i dy_ii + √2 Σ_{j≠i} x_j dy_ij)`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn poly2_backward(&self, coefficients: [f32; 3], x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn poly2_backward(
+        &self,
+        checked: Checked<Self>,
+        coefficients: [f32; 3],
+        x: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<Tensor<Self>>;
 }
 
 /// Features of a row of `width` elements: `1 + width + width (width + 1)/2`, or `usize::MAX` where there are more.
@@ -40,7 +46,7 @@ pub fn poly2_width(width: usize) -> usize {
 /// Integers, no elements, rows of more than 1024 elements, coefficients negative or not finite.
 pub fn poly2<D: Features>(x: &Tensor<D>, coefficients: [f32; 3]) -> Result<Tensor<D>> {
     check(x, coefficients)?;
-    x.device().poly2(coefficients, x)
+    x.device().poly2(Checked::new(), coefficients, x)
 }
 
 /// Gradient of [`poly2`].
@@ -52,7 +58,7 @@ pub fn poly2_backward<D: Features>(x: &Tensor<D>, coefficients: [f32; 3], dy: &T
     check_device("poly2", x, &[("dy", dy)])?;
     check_shape("poly2", "dy", dy, &shape)?;
     check_dtype("poly2", "dy", dy, x.dtype())?;
-    x.device().poly2_backward(coefficients, x, dy)
+    x.device().poly2_backward(Checked::new(), coefficients, x, dy)
 }
 
 /// The result's shape.

@@ -4,7 +4,7 @@
 //! and saturated; the product is multiplied by both scales again, which is exact.
 
 use super::{MatmulDims, Transpose, check_device, check_dtype, check_float, check_rank, check_shape, check_size};
-use crate::{DType, Device, Error, Result, Shape, Tensor};
+use crate::{Checked, DType, Device, Error, Result, Shape, Tensor};
 
 /// A float of 8 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,7 +103,12 @@ pub trait Fp8Matmul: Device {
     ///
     /// # Errors
     /// [`Error::Unsupported`], as [`Fp8Matmul::check_fp8`].
-    fn fp8_matmul(&self, _dims: MatmulDims, _factors: [Fp8Factor<'_, Self>; 2]) -> Result<Tensor<Self>> {
+    fn fp8_matmul(
+        &self,
+        _: Checked<Self>,
+        _dims: MatmulDims,
+        _factors: [Fp8Factor<'_, Self>; 2],
+    ) -> Result<Tensor<Self>> {
         Err(unsupported::<Self>())
     }
 }
@@ -151,7 +156,7 @@ pub fn fp8_matmul<D: Fp8Matmul>(a: Fp8Factor<'_, D>, b: Fp8Factor<'_, D>, transp
         return Err(Error::Config { what, option: "format", found, expected });
     }
     check_size(what, &Shape::from([rows, columns]), a.x.dtype())?;
-    a.x.device().fp8_matmul(MatmulDims { batch: 1, rows, inner, columns, transpose }, [a, b])
+    a.x.device().fp8_matmul(Checked::new(), MatmulDims { batch: 1, rows, inner, columns, transpose }, [a, b])
 }
 
 /// Refuses an element of an array that does not have it.

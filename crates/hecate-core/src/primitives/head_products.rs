@@ -4,7 +4,7 @@ use super::{
     Layout, Matmul, Operands, Transpose, check_device, check_dtype, check_float, check_shape, check_size, concat,
     matmul, narrow,
 };
-use crate::{Device, Error, Result, Shape, Tensor};
+use crate::{Checked, Device, Error, Result, Shape, Tensor};
 
 /// Rows in which heads lie beside each other, `[R,H,K]`, and one matrix a head.
 pub trait HeadProducts: Layout + Matmul {
@@ -13,23 +13,40 @@ pub trait HeadProducts: Layout + Matmul {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn head_products(&self, x: &Tensor<Self>, m: &Tensor<Self>, transposed: bool) -> Result<Tensor<Self>> {
-        self.head_by_head(x, m, transposed)
+    fn head_products(
+        &self,
+        checked: Checked<Self>,
+        x: &Tensor<Self>,
+        m: &Tensor<Self>,
+        transposed: bool,
+    ) -> Result<Tensor<Self>> {
+        self.head_by_head(checked, x, m, transposed)
     }
 
     /// `dm[h] = Σ_r x[r,h]ᵀ dy[r,h]`, `[H,K,V]` of `x [R,H,K]` and `dy [R,H,V]`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn head_products_backward(&self, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        self.head_by_head_backward(x, dy)
+    fn head_products_backward(
+        &self,
+        checked: Checked<Self>,
+        x: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
+        self.head_by_head_backward(checked, x, dy)
     }
 
     /// [`HeadProducts::head_products`] of heads that are copied out one by one.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn head_by_head(&self, x: &Tensor<Self>, m: &Tensor<Self>, transposed: bool) -> Result<Tensor<Self>> {
+    fn head_by_head(
+        &self,
+        _: Checked<Self>,
+        x: &Tensor<Self>,
+        m: &Tensor<Self>,
+        transposed: bool,
+    ) -> Result<Tensor<Self>> {
         let transpose = Transpose { a: false, b: transposed };
         let product = |head| {
             let product = matmul(&rows_of(x, head)?, &only(&narrow(m, 0, head, 1)?, 0)?, transpose)?;
@@ -43,7 +60,7 @@ pub trait HeadProducts: Layout + Matmul {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn head_by_head_backward(&self, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn head_by_head_backward(&self, _: Checked<Self>, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let product = |head| {
             let product = matmul(&rows_of(x, head)?, &rows_of(dy, head)?, Transpose { a: true, b: false })?;
             let [key, value] = [0, 1].map(|axis| product.shape().axes()[axis]);
@@ -77,7 +94,7 @@ fn only<D: Device>(x: &Tensor<D>, axis: usize) -> Result<Tensor<D>> {
 /// Integers, no elements, an `x` without an axis of heads, and an `m` of another type or for other heads.
 pub fn head_products<D: HeadProducts>(x: &Tensor<D>, m: &Tensor<D>) -> Result<Tensor<D>> {
     let (rows, out) = check(x, m)?;
-    x.device().head_products(&x.reshape(rows)?, m, false)?.reshape(out)
+    x.device().head_products(Checked::new(), &x.reshape(rows)?, m, false)?.reshape(out)
 }
 
 /// Gradients of [`head_products`], given `dy [..,H,V]`: `dx[..,h] = dy[..,h] m[h]ᵀ` and `dm[h] = Σ x[..,h]ᵀ dy[..,h]`.
@@ -96,8 +113,8 @@ pub fn head_products_backward<D: HeadProducts>(
     check_dtype(what, "dy", dy, x.dtype())?;
     let [count, heads, _] = rows;
     let dy = dy.reshape([count, heads, m.shape().axes()[2]])?;
-    let dx = x.device().head_products(&dy, m, true)?.reshape(x.shape().clone())?;
-    Ok(Operands { a: dx, b: x.device().head_products_backward(&x.reshape(rows)?, &dy)? })
+    let dx = x.device().head_products(Checked::new(), &dy, m, true)?.reshape(x.shape().clone())?;
+    Ok(Operands { a: dx, b: x.device().head_products_backward(Checked::new(), &x.reshape(rows)?, &dy)? })
 }
 
 /// `[R,H,K]`, and the shape of the result.

@@ -4,7 +4,7 @@ use super::{
     Combine, Elementwise, alike, cast, check_device, check_dtype, check_epsilon, check_float, check_like, check_shape,
     wide,
 };
-use crate::{DType, Device, Result, Tensor};
+use crate::{Checked, DType, Device, Result, Tensor};
 
 /// Arguments of [`layer_norm`], and, filled with gradients, what [`layer_norm_backward`] returns.
 #[derive(Clone, Copy, Debug)]
@@ -56,13 +56,22 @@ pub trait LayerNorm: Elementwise {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn layer_norm(&self, epsilon: f32, inputs: &LayerNormInputs<&Tensor<Self>>) -> Result<LayerNormed<Tensor<Self>>>;
+    fn layer_norm(
+        &self,
+        checked: Checked<Self>,
+        epsilon: f32,
+        inputs: &LayerNormInputs<&Tensor<Self>>,
+    ) -> Result<LayerNormed<Tensor<Self>>>;
 
     /// With `h = w dy`, `dx = r (h − mean h − n mean (n h))`, `dw = Σ_rows n dy`, `db = Σ_rows dy`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn layer_norm_backward(&self, call: &LayerNormBackward<'_, Self>) -> Result<LayerNormInputs<Tensor<Self>>>;
+    fn layer_norm_backward(
+        &self,
+        checked: Checked<Self>,
+        call: &LayerNormBackward<'_, Self>,
+    ) -> Result<LayerNormInputs<Tensor<Self>>>;
 
     /// `s = x + residual`, rounded to its type, and [`LayerNorm::layer_norm`] of `s`.
     ///
@@ -70,11 +79,12 @@ pub trait LayerNorm: Elementwise {
     /// Only what the caller could not foresee.
     fn add_layer_norm(
         &self,
+        checked: Checked<Self>,
         epsilon: f32,
         residual: &Tensor<Self>,
         inputs: &LayerNormInputs<&Tensor<Self>>,
     ) -> Result<AddedLayerNorm<Tensor<Self>>> {
-        self.add_layer_norm_by_parts(epsilon, residual, inputs)
+        self.add_layer_norm_by_parts(checked, epsilon, residual, inputs)
     }
 
     /// The same by a sum and a norm, for rows that a backend has no kernel for.
@@ -83,12 +93,13 @@ pub trait LayerNorm: Elementwise {
     /// Only what the caller could not foresee.
     fn add_layer_norm_by_parts(
         &self,
+        checked: Checked<Self>,
         epsilon: f32,
         residual: &Tensor<Self>,
         inputs: &LayerNormInputs<&Tensor<Self>>,
     ) -> Result<AddedLayerNorm<Tensor<Self>>> {
-        let sum = self.combine(Combine::Sum, alike(residual), inputs.x, residual)?;
-        let normed = self.layer_norm(epsilon, &LayerNormInputs { x: &sum, ..*inputs })?;
+        let sum = self.combine(checked, Combine::Sum, alike(residual), inputs.x, residual)?;
+        let normed = self.layer_norm(checked, epsilon, &LayerNormInputs { x: &sum, ..*inputs })?;
         Ok(AddedLayerNorm { sum, normed })
     }
 
@@ -98,10 +109,11 @@ pub trait LayerNorm: Elementwise {
     /// Only what the caller could not foresee.
     fn add_layer_norm_backward(
         &self,
+        checked: Checked<Self>,
         call: &LayerNormBackward<'_, Self>,
         dsum: &Tensor<Self>,
     ) -> Result<LayerNormInputs<Tensor<Self>>> {
-        self.add_layer_norm_backward_by_parts(call, dsum)
+        self.add_layer_norm_backward_by_parts(checked, call, dsum)
     }
 
     /// The same by a norm and a sum: in 32 bits, so that `dx` is rounded once.
@@ -110,14 +122,15 @@ pub trait LayerNorm: Elementwise {
     /// Only what the caller could not foresee.
     fn add_layer_norm_backward_by_parts(
         &self,
+        checked: Checked<Self>,
         call: &LayerNormBackward<'_, Self>,
         dsum: &Tensor<Self>,
     ) -> Result<LayerNormInputs<Tensor<Self>>> {
         let LayerNormInputs { x, weight, bias } = call.inputs;
         let ([x, weight, bias, dy, dsum], dtype) = (wide([x, weight, bias, call.dy, dsum])?, x.dtype());
         let inputs = LayerNormInputs { x: &x, weight: &weight, bias: &bias };
-        let grads = self.layer_norm_backward(&LayerNormBackward { inputs, dy: &dy, ..*call })?;
-        let dx = self.combine(Combine::Sum, alike(&dsum), &grads.x, &dsum)?;
+        let grads = self.layer_norm_backward(checked, &LayerNormBackward { inputs, dy: &dy, ..*call })?;
+        let dx = self.combine(checked, Combine::Sum, alike(&dsum), &grads.x, &dsum)?;
         let [x, weight, bias] = [dx, grads.weight, grads.bias].map(|grad| cast(dtype, &grad));
         Ok(LayerNormInputs { x: x?, weight: weight?, bias: bias? })
     }
@@ -131,7 +144,7 @@ pub trait LayerNorm: Elementwise {
 pub fn layer_norm<D: LayerNorm>(inputs: &LayerNormInputs<&Tensor<D>>, epsilon: f32) -> Result<LayerNormed<Tensor<D>>> {
     check(inputs)?;
     check_epsilon("layer_norm", epsilon)?;
-    inputs.x.device().layer_norm(epsilon, inputs)
+    inputs.x.device().layer_norm(Checked::new(), epsilon, inputs)
 }
 
 /// Gradients of [`layer_norm`].
@@ -140,7 +153,7 @@ pub fn layer_norm<D: LayerNorm>(inputs: &LayerNormInputs<&Tensor<D>>, epsilon: f
 /// As [`layer_norm`], and arguments unlike those of the forward.
 pub fn layer_norm_backward<D: LayerNorm>(call: &LayerNormBackward<'_, D>) -> Result<LayerNormInputs<Tensor<D>>> {
     check_backward(call)?;
-    call.inputs.x.device().layer_norm_backward(call)
+    call.inputs.x.device().layer_norm_backward(Checked::new(), call)
 }
 
 /// The sum `s = x + residual` of arrays of one shape, and [`layer_norm`] of `s`: one pass over a residual stream.
@@ -155,7 +168,7 @@ pub fn add_layer_norm<D: LayerNorm>(
     check(inputs)?;
     check_epsilon("layer_norm", epsilon)?;
     check_like("layer_norm", "residual", residual, inputs.x)?;
-    residual.device().add_layer_norm(epsilon, residual, inputs)
+    residual.device().add_layer_norm(Checked::new(), epsilon, residual, inputs)
 }
 
 /// Gradients of [`add_layer_norm`], with [`AddedLayerNorm::sum`] for `x` in `call`, and `dsum`, the gradient of that sum. That
@@ -169,7 +182,7 @@ pub fn add_layer_norm_backward<D: LayerNorm>(
 ) -> Result<LayerNormInputs<Tensor<D>>> {
     check_backward(call)?;
     check_like("layer_norm", "dsum", dsum, call.inputs.x)?;
-    dsum.device().add_layer_norm_backward(call, dsum)
+    dsum.device().add_layer_norm_backward(Checked::new(), call, dsum)
 }
 
 /// What the forward left of each row, and a gradient like `x`.

@@ -1,7 +1,7 @@
 //! Cutting and joining along an axis.
 
 use super::{check_dtype, check_filled, check_shape, check_size};
-use crate::{Device, Error, Result, Shape, Tensor, shape::product};
+use crate::{Checked, Device, Error, Result, Shape, Tensor, shape::product};
 
 /// A range of one axis, the array seen as `[outer, length, inner]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,19 +24,25 @@ pub trait Layout: Device {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn narrow(&self, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn narrow(&self, checked: Checked<Self>, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>>;
 
     /// Puts `dy [outer, count, inner]` into zeros `[outer, length, inner]`: the adjoint of [`Layout::narrow`].
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn narrow_backward(&self, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn narrow_backward(&self, checked: Checked<Self>, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>>;
 
     /// Joins arrays `[outer, lengthᵢ, inner]`, one after another.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn concat(&self, outer: usize, inner: usize, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>>;
+    fn concat(
+        &self,
+        checked: Checked<Self>,
+        outer: usize,
+        inner: usize,
+        parts: &[&Tensor<Self>],
+    ) -> Result<Tensor<Self>>;
 }
 
 /// Indices `start .. start + count` of `axis`.
@@ -48,7 +54,7 @@ pub fn narrow<D: Layout>(x: &Tensor<D>, axis: usize, start: usize, count: usize)
     if shape.count() == 0 {
         return Tensor::zeros(x.device(), shape, x.dtype());
     }
-    x.device().narrow(span, x)?.reshape(shape)
+    x.device().narrow(Checked::new(), span, x)?.reshape(shape)
 }
 
 /// Gradient of [`narrow`] by `x` of shape `shape`: `dy` among zeros.
@@ -68,7 +74,7 @@ pub fn narrow_backward<D: Layout>(
     if shape.count() == 0 {
         return Tensor::zeros(dy.device(), shape.clone(), dy.dtype());
     }
-    dy.device().narrow_backward(span, dy)?.reshape(shape.clone())
+    dy.device().narrow_backward(Checked::new(), span, dy)?.reshape(shape.clone())
 }
 
 /// Arrays joined along `axis`; all other axes are equal. The gradient of each is [`narrow`] of the gradient.
@@ -95,7 +101,7 @@ pub fn concat<D: Layout>(parts: &[&Tensor<D>], axis: usize) -> Result<Tensor<D>>
     }
     let outer = product(&axes[..axis]);
     let inner = product(&axes[axis + 1..]);
-    first.device().concat(outer, inner, parts)?.reshape(axes)
+    first.device().concat(Checked::new(), outer, inner, parts)?.reshape(axes)
 }
 
 fn check_axis(what: &'static str, shape: &Shape, axis: usize) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Cross-entropy.
 
 use super::{check_device, check_dtype, check_float, check_shape};
-use crate::{DType, Device, Error, Result, Shape, Tensor};
+use crate::{Checked, DType, Device, Error, Result, Shape, Tensor};
 
 /// What [`cross_entropy`] compares.
 #[derive(Clone, Copy, Debug)]
@@ -51,13 +51,14 @@ pub trait Loss: Device {
     /// # Errors
     /// [`Error::Value`](crate::Error::Value) for a target that is no class, where the device can tell at no cost;
     /// elsewhere such a row's loss is NaN.
-    fn cross_entropy(&self, inputs: &LossInputs<&Tensor<Self>>) -> Result<Losses<Tensor<Self>>>;
+    fn cross_entropy(&self, checked: Checked<Self>, inputs: &LossInputs<&Tensor<Self>>)
+    -> Result<Losses<Tensor<Self>>>;
 
     /// `dlogits[v] = factor (e^{logits[v] − lse} − [v = target])`, zero after the classes.
     ///
     /// # Errors
     /// As [`Loss::cross_entropy`].
-    fn cross_entropy_backward(&self, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>>;
+    fn cross_entropy_backward(&self, checked: Checked<Self>, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>>;
 
     /// Both at once; `logits` may become the gradient.
     ///
@@ -65,15 +66,16 @@ pub trait Loss: Device {
     /// As [`Loss::cross_entropy`].
     fn cross_entropy_and_gradient(
         &self,
+        checked: Checked<Self>,
         factor: f32,
         inputs: LossInputs<Tensor<Self>>,
     ) -> Result<LossesAndGradient<Tensor<Self>>> {
         let LossInputs { classes, logits, targets } = &inputs;
         let inputs = LossInputs { classes: *classes, logits, targets };
-        let Losses { losses, lse } = self.cross_entropy(&inputs)?;
+        let Losses { losses, lse } = self.cross_entropy(checked, &inputs)?;
         Ok(LossesAndGradient {
             losses,
-            dlogits: self.cross_entropy_backward(&LossBackward { inputs, lse: &lse, factor })?,
+            dlogits: self.cross_entropy_backward(checked, &LossBackward { inputs, lse: &lse, factor })?,
         })
     }
 }
@@ -85,7 +87,7 @@ pub trait Loss: Device {
 /// No classes, or more than `V`; targets that are no integers, not under `classes`, or not one a row.
 pub fn cross_entropy<D: Loss>(inputs: &LossInputs<&Tensor<D>>) -> Result<Losses<Tensor<D>>> {
     let shape = check(inputs)?;
-    let Losses { losses, lse } = inputs.logits.device().cross_entropy(inputs)?;
+    let Losses { losses, lse } = inputs.logits.device().cross_entropy(Checked::new(), inputs)?;
     Ok(Losses { losses: losses.reshape(shape.clone())?, lse: lse.reshape(shape)? })
 }
 
@@ -98,7 +100,7 @@ pub fn cross_entropy_backward<D: Loss>(call: &LossBackward<'_, D>) -> Result<Ten
     check_device("cross_entropy", logits, &[("lse", lse)])?;
     check_shape("cross_entropy", "lse", lse, &shape)?;
     check_dtype("cross_entropy", "lse", lse, DType::F32)?;
-    logits.device().cross_entropy_backward(call)
+    logits.device().cross_entropy_backward(Checked::new(), call)
 }
 
 /// [`cross_entropy`] and its gradient in one pass over rows, which takes the place of the logits where nobody else holds them:
@@ -112,7 +114,7 @@ pub fn cross_entropy_and_gradient<D: Loss>(
 ) -> Result<LossesAndGradient<Tensor<D>>> {
     let shape = check(&LossInputs { classes: inputs.classes, logits: &inputs.logits, targets: &inputs.targets })?;
     let device = inputs.logits.device().clone();
-    let LossesAndGradient { losses, dlogits } = device.cross_entropy_and_gradient(factor, inputs)?;
+    let LossesAndGradient { losses, dlogits } = device.cross_entropy_and_gradient(Checked::new(), factor, inputs)?;
     Ok(LossesAndGradient { losses: losses.reshape(shape)?, dlogits })
 }
 

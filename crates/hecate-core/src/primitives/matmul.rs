@@ -1,7 +1,7 @@
 //! Products of matrices.
 
 use super::{Elementwise, Operands, check_device, check_dtype, check_float, check_shape, check_size};
-use crate::{DType, Device, Error, Result, Shape, Tensor};
+use crate::{Checked, DType, Device, Error, Result, Shape, Tensor};
 
 /// Which operands are read transposed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,17 +53,22 @@ pub trait Matmul: Elementwise {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>>;
+    fn matmul(&self, checked: Checked<Self>, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>>;
 
     /// [`Matmul::matmul`] of `x` with each of these, of which the sizes tell. A device that starts them together gains by it
     /// where `x` has few rows. An `x` of 32 bits that meets 16-bit weights may be rounded to their type; results have 32.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn matmul_each(&self, x: &Tensor<Self>, weights: &[(MatmulDims, &Tensor<Self>)]) -> Result<Vec<Tensor<Self>>> {
+    fn matmul_each(
+        &self,
+        checked: Checked<Self>,
+        x: &Tensor<Self>,
+        weights: &[(MatmulDims, &Tensor<Self>)],
+    ) -> Result<Vec<Tensor<Self>>> {
         let product = |&(dims, b): &(MatmulDims, &Tensor<Self>)| {
-            let wide = if b.dtype() == x.dtype() { b.clone() } else { self.cast(x.dtype(), b)? };
-            self.matmul(dims, MatmulInputs { a: x, b: &wide, onto: None })
+            let wide = if b.dtype() == x.dtype() { b.clone() } else { self.cast(checked, x.dtype(), b)? };
+            self.matmul(checked, dims, MatmulInputs { a: x, b: &wide, onto: None })
         };
         weights.iter().map(product).collect()
     }
@@ -75,11 +80,12 @@ pub trait Matmul: Elementwise {
     /// Only what the caller could not foresee.
     fn matmul_sum(
         &self,
+        checked: Checked<Self>,
         products: &[(MatmulDims, [&Tensor<Self>; 2])],
         mut onto: Option<Tensor<Self>>,
     ) -> Result<Option<Tensor<Self>>> {
         for &(dims, [a, b]) in products {
-            onto = Some(self.matmul(dims, MatmulInputs { a, b, onto: onto.take() })?);
+            onto = Some(self.matmul(checked, dims, MatmulInputs { a, b, onto: onto.take() })?);
         }
         Ok(onto)
     }
@@ -88,8 +94,13 @@ pub trait Matmul: Elementwise {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn matmul_weights(&self, factors: &[(MatmulDims, &Tensor<Self>)], b: &Tensor<Self>) -> Result<Vec<Tensor<Self>>> {
-        factors.iter().map(|&(dims, a)| self.matmul(dims, MatmulInputs { a, b, onto: None })).collect()
+    fn matmul_weights(
+        &self,
+        checked: Checked<Self>,
+        factors: &[(MatmulDims, &Tensor<Self>)],
+        b: &Tensor<Self>,
+    ) -> Result<Vec<Tensor<Self>>> {
+        factors.iter().map(|&(dims, a)| self.matmul(checked, dims, MatmulInputs { a, b, onto: None })).collect()
     }
 
     /// Whether products of these sizes and this type gain by being started together, forward and backward.
@@ -105,7 +116,7 @@ pub trait Matmul: Elementwise {
 /// Ranks under 2, unequal leading axes or inner lengths, mixed or integer types.
 pub fn matmul<D: Matmul>(a: &Tensor<D>, b: &Tensor<D>, transpose: Transpose) -> Result<Tensor<D>> {
     let (dims, shape) = check(a, b, transpose)?;
-    a.device().matmul(dims, MatmulInputs { a, b, onto: None })?.reshape(shape)
+    a.device().matmul(Checked::new(), dims, MatmulInputs { a, b, onto: None })?.reshape(shape)
 }
 
 /// `x [.., K] × W [N, K]ᵀ = [.., N]` for each of several `W`, in the type of `x`. Weights may have 16 bits where `x` has 32,
@@ -115,7 +126,11 @@ pub fn matmul<D: Matmul>(a: &Tensor<D>, b: &Tensor<D>, transpose: Transpose) -> 
 /// As [`matmul`], but for such weights.
 pub fn matmul_each<D: Matmul>(x: &Tensor<D>, weights: &[&Tensor<D>]) -> Result<Vec<Tensor<D>>> {
     let (dims, shapes): (Vec<_>, Vec<_>) = check_each(x, weights)?.into_iter().unzip();
-    let products = x.device().matmul_each(x, &dims.into_iter().zip(weights.iter().copied()).collect::<Vec<_>>())?;
+    let products = x.device().matmul_each(
+        Checked::new(),
+        x,
+        &dims.into_iter().zip(weights.iter().copied()).collect::<Vec<_>>(),
+    )?;
     products.into_iter().zip(shapes).map(|(product, shape)| product.reshape(shape)).collect()
 }
 
@@ -165,7 +180,7 @@ pub fn matmul_each_backward<D: Matmul>(
     }
     let missing =
         || Error::Config { what: "matmul", option: "weights", found: "none".into(), expected: "at least one" };
-    let dx = x.device().matmul_sum(&products, onto)?.ok_or_else(missing)?.reshape(x.shape().clone())?;
+    let dx = x.device().matmul_sum(Checked::new(), &products, onto)?.ok_or_else(missing)?.reshape(x.shape().clone())?;
     // `doutᵀ x`, summed over all rows.
     let transpose = Transpose { a: true, b: false };
     let of_weight = |dims: &MatmulDims| MatmulDims {
@@ -178,10 +193,15 @@ pub fn matmul_each_backward<D: Matmul>(
     let dims = checked.iter().map(|(dims, _)| of_weight(dims));
     let shapes: Vec<_> = back.iter().map(|back| back.weight.shape().clone()).collect();
     let made = if back.iter().all(|back| back.onto.is_none()) {
-        x.device().matmul_weights(&dims.zip(back.iter().map(|back| back.dout)).collect::<Vec<_>>(), x)?
+        x.device().matmul_weights(
+            Checked::new(),
+            &dims.zip(back.iter().map(|back| back.dout)).collect::<Vec<_>>(),
+            x,
+        )?
     } else {
-        let added =
-            |(dims, EachBackward { dout: a, onto, .. })| x.device().matmul(dims, MatmulInputs { a, b: x, onto });
+        let added = |(dims, EachBackward { dout: a, onto, .. })| {
+            x.device().matmul(Checked::new(), dims, MatmulInputs { a, b: x, onto })
+        };
         dims.zip(back).map(added).collect::<Result<_>>()?
     };
     let of_weights = made.into_iter().zip(shapes).map(|(gradient, shape)| gradient.reshape(shape));
@@ -234,7 +254,7 @@ pub fn matmul_backward_onto<D: Matmul>(
     let MatmulDims { batch, rows, inner, columns, .. } = dims;
     let product = |[rows, inner, columns]: [usize; 3], [ta, tb]: [bool; 2], [a, b]: [&Tensor<D>; 2], onto| {
         let dims = MatmulDims { batch, rows, inner, columns, transpose: Transpose { a: ta, b: tb } };
-        a.device().matmul(dims, MatmulInputs { a, b, onto })
+        a.device().matmul(Checked::new(), dims, MatmulInputs { a, b, onto })
     };
     let da = match transpose.a {
         false => product([rows, columns, inner], [false, !transpose.b], [dout, b], onto.a)?,

@@ -4,7 +4,7 @@ use super::{
     Broadcast, Combine, Elementwise, GatedBackward, Map, cast, check_device, check_dtype, check_float, check_like,
     check_shape, gated, gated_backward,
 };
-use crate::{DType, Device, Error, Result, Tensor};
+use crate::{Checked, DType, Device, Error, Result, Tensor};
 
 /// Where the gate of [`rms_norm`] stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,14 +105,23 @@ pub trait Norm: Elementwise {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn rms_norm(&self, options: RmsNormOptions, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>>;
+    fn rms_norm(
+        &self,
+        checked: Checked<Self>,
+        options: RmsNormOptions,
+        inputs: &RmsNormInputs<&Tensor<Self>>,
+    ) -> Result<Normed<Tensor<Self>>>;
 
     /// With `h = w dy`, `dx = r h − x r³ (x·h) / D` and `dw = Σ_rows x r dy`, `D` the columns of a group. With a gate
     /// `act(g) dy` stands for `dy` in both, and `dg = act'(g) x r w dy`; there is a gradient of a gate where there is a gate.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn rms_norm_backward(&self, call: &RmsNormBackward<'_, Self>) -> Result<RmsNormInputs<Tensor<Self>>>;
+    fn rms_norm_backward(
+        &self,
+        checked: Checked<Self>,
+        call: &RmsNormBackward<'_, Self>,
+    ) -> Result<RmsNormInputs<Tensor<Self>>>;
 
     /// `y = u r w`, `u = x act(g)`, `r = 1 / √(mean u² + ε)`: the gate before the norm. Here as three calls in 32 bits.
     ///
@@ -120,6 +129,7 @@ pub trait Norm: Elementwise {
     /// Only what the caller could not foresee.
     fn gated_first(
         &self,
+        checked: Checked<Self>,
         options: RmsNormOptions,
         inputs: &RmsNormInputs<&Tensor<Self>>,
         g: &Tensor<Self>,
@@ -127,7 +137,8 @@ pub trait Norm: Elementwise {
         // Up to the result, which is rounded once.
         let [x, weight, g] = wide([inputs.x, inputs.weight, g])?;
         let through = gated(options.function.map(), &x, &g)?;
-        let Normed { y, inverse } = self.rms_norm(options, &RmsNormInputs { x: &through, weight: &weight, g: None })?;
+        let Normed { y, inverse } =
+            self.rms_norm(checked, options, &RmsNormInputs { x: &through, weight: &weight, g: None })?;
         Ok(Normed { y: cast(inputs.x.dtype(), &y)?, inverse })
     }
 
@@ -137,6 +148,7 @@ pub trait Norm: Elementwise {
     /// Only what the caller could not foresee.
     fn gated_first_backward(
         &self,
+        checked: Checked<Self>,
         call: &RmsNormBackward<'_, Self>,
         g: &Tensor<Self>,
     ) -> Result<RmsNormInputs<Tensor<Self>>> {
@@ -145,7 +157,7 @@ pub trait Norm: Elementwise {
         // What the gate lets through is made again, and its gradient passed on to both of its factors.
         let through = gated(map, &x32, &g)?;
         let inputs = RmsNormInputs { x: &through, weight: &weight32, g: None };
-        let grads = self.rms_norm_backward(&RmsNormBackward { inputs, dy: &dy, ..*call })?;
+        let grads = self.rms_norm_backward(checked, &RmsNormBackward { inputs, dy: &dy, ..*call })?;
         let of_gate = gated_backward(map, &GatedBackward { x: &x32, g: &g, dy: &grads.x })?;
         let [dx, dg] = [of_gate.x, of_gate.g].map(|grad| cast(x.dtype(), &grad));
         Ok(RmsNormInputs { x: dx?, weight: cast(weight.dtype(), &grads.weight)?, g: Some(dg?) })
@@ -157,11 +169,12 @@ pub trait Norm: Elementwise {
     /// Only what the caller could not foresee.
     fn add_rms_norm(
         &self,
+        checked: Checked<Self>,
         options: RmsNormOptions,
         residual: &Tensor<Self>,
         inputs: &RmsNormInputs<&Tensor<Self>>,
     ) -> Result<AddedNorm<Tensor<Self>>> {
-        self.add_rms_norm_by_parts(options, residual, inputs)
+        self.add_rms_norm_by_parts(checked, options, residual, inputs)
     }
 
     /// The same by a sum and a norm, for rows that a backend has no kernel for.
@@ -170,12 +183,13 @@ pub trait Norm: Elementwise {
     /// Only what the caller could not foresee.
     fn add_rms_norm_by_parts(
         &self,
+        checked: Checked<Self>,
         options: RmsNormOptions,
         residual: &Tensor<Self>,
         inputs: &RmsNormInputs<&Tensor<Self>>,
     ) -> Result<AddedNorm<Tensor<Self>>> {
-        let sum = self.combine(Combine::Sum, alike(residual), inputs.x, residual)?;
-        let normed = self.rms_norm(options, &RmsNormInputs { x: &sum, ..*inputs })?;
+        let sum = self.combine(checked, Combine::Sum, alike(residual), inputs.x, residual)?;
+        let normed = self.rms_norm(checked, options, &RmsNormInputs { x: &sum, ..*inputs })?;
         Ok(AddedNorm { sum, normed })
     }
 
@@ -185,10 +199,11 @@ pub trait Norm: Elementwise {
     /// Only what the caller could not foresee.
     fn add_rms_norm_backward(
         &self,
+        checked: Checked<Self>,
         call: &RmsNormBackward<'_, Self>,
         dsum: &Tensor<Self>,
     ) -> Result<RmsNormInputs<Tensor<Self>>> {
-        self.add_rms_norm_backward_by_parts(call, dsum)
+        self.add_rms_norm_backward_by_parts(checked, call, dsum)
     }
 
     /// The same by a norm and a sum, for backends that have no kernel for both: in 32 bits, so that `dx` is rounded once.
@@ -197,6 +212,7 @@ pub trait Norm: Elementwise {
     /// Only what the caller could not foresee.
     fn add_rms_norm_backward_by_parts(
         &self,
+        _: Checked<Self>,
         call: &RmsNormBackward<'_, Self>,
         dsum: &Tensor<Self>,
     ) -> Result<RmsNormInputs<Tensor<Self>>> {
@@ -207,13 +223,19 @@ pub trait Norm: Elementwise {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>>;
+    fn l2_norm(&self, checked: Checked<Self>, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>>;
 
     /// `dx = r (dy − x r² (x·dy))`, `r` as `inverse`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn l2_norm_backward(&self, x: &Tensor<Self>, inverse: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn l2_norm_backward(
+        &self,
+        checked: Checked<Self>,
+        x: &Tensor<Self>,
+        inverse: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<Tensor<Self>>;
 }
 
 /// Root-mean-square normalisation of each row of `x [.., D]` with `weight [D]`: `y = x r w`,
@@ -226,8 +248,8 @@ pub fn rms_norm<D: Norm>(inputs: &RmsNormInputs<&Tensor<D>>, options: RmsNormOpt
     check_rms(inputs, options)?;
     let device = inputs.x.device();
     match inputs.g.filter(|_| options.place == GatePlace::Before) {
-        Some(g) => device.gated_first(options, inputs, g),
-        None => device.rms_norm(options, inputs),
+        Some(g) => device.gated_first(Checked::new(), options, inputs, g),
+        None => device.rms_norm(Checked::new(), options, inputs),
     }
 }
 
@@ -240,8 +262,8 @@ pub fn rms_norm_backward<D: Norm>(call: &RmsNormBackward<'_, D>) -> Result<RmsNo
     check_inverse(what, call.inputs.x, call.options.groups, call.inverse, call.dy)?;
     let device = call.dy.device();
     match call.inputs.g.filter(|_| call.options.place == GatePlace::Before) {
-        Some(g) => device.gated_first_backward(call, g),
-        None => device.rms_norm_backward(call),
+        Some(g) => device.gated_first_backward(Checked::new(), call, g),
+        None => device.rms_norm_backward(Checked::new(), call),
     }
 }
 
@@ -258,9 +280,9 @@ pub fn add_rms_norm<D: Norm>(
     check_like(what, "residual", residual, inputs.x)?;
     let device = inputs.x.device();
     if inputs.g.is_none() || options.place == GatePlace::After {
-        return device.add_rms_norm(options, residual, inputs);
+        return device.add_rms_norm(Checked::new(), options, residual, inputs);
     }
-    let sum = device.combine(Combine::Sum, alike(residual), inputs.x, residual)?;
+    let sum = device.combine(Checked::new(), Combine::Sum, alike(residual), inputs.x, residual)?;
     let normed = rms_norm(&RmsNormInputs { x: &sum, ..*inputs }, options)?;
     Ok(AddedNorm { sum, normed })
 }
@@ -279,10 +301,10 @@ pub fn add_rms_norm_backward<D: Norm>(
     check_like(what, "dsum", dsum, call.inputs.x)?;
     let device = dsum.device();
     if call.inputs.g.is_none() || call.options.place == GatePlace::After {
-        return device.add_rms_norm_backward(call, dsum);
+        return device.add_rms_norm_backward(Checked::new(), call, dsum);
     }
     let grads = rms_norm_backward(call)?;
-    Ok(RmsNormInputs { x: device.combine(Combine::Sum, alike(dsum), &grads.x, dsum)?, ..grads })
+    Ok(RmsNormInputs { x: device.combine(Checked::new(), Combine::Sum, alike(dsum), &grads.x, dsum)?, ..grads })
 }
 
 /// A norm and a sum, both in 32 bits.
@@ -292,15 +314,15 @@ fn add_in_32_bits<D: Norm>(
     dsum: &Tensor<D>,
 ) -> Result<RmsNormInputs<Tensor<D>>> {
     let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
-    let sum = |dx: &Tensor<D>, dsum| device.combine(Combine::Sum, alike(dsum), dx, dsum);
+    let sum = |dx: &Tensor<D>, dsum| device.combine(Checked::new(), Combine::Sum, alike(dsum), dx, dsum);
     if x.dtype() == DType::F32 {
-        let grads = device.rms_norm_backward(call)?;
+        let grads = device.rms_norm_backward(Checked::new(), call)?;
         return Ok(RmsNormInputs { x: sum(&grads.x, dsum)?, ..grads });
     }
     let [wide_x, wide_weight, dy, dsum] = wide([x, weight, dy, dsum])?;
     let wide_g = g.map(|g| cast(DType::F32, g)).transpose()?;
     let inputs = RmsNormInputs { x: &wide_x, weight: &wide_weight, g: wide_g.as_ref() };
-    let grads = device.rms_norm_backward(&RmsNormBackward { options, inputs, inverse, dy: &dy })?;
+    let grads = device.rms_norm_backward(Checked::new(), &RmsNormBackward { options, inputs, inverse, dy: &dy })?;
     let g = g.zip(grads.g).map(|(g, dg)| cast(g.dtype(), &dg)).transpose()?;
     Ok(RmsNormInputs { x: cast(x.dtype(), &sum(&grads.x, &dsum)?)?, weight: cast(weight.dtype(), &grads.weight)?, g })
 }
@@ -323,7 +345,7 @@ pub(super) fn wide<D: Elementwise, const N: usize>(arrays: [&Tensor<D>; N]) -> R
 pub fn l2_norm<D: Norm>(x: &Tensor<D>, epsilon: f32) -> Result<Normed<Tensor<D>>> {
     check_float("l2_norm", "x", x)?;
     check_epsilon("l2_norm", epsilon)?;
-    x.device().l2_norm(epsilon, x)
+    x.device().l2_norm(Checked::new(), epsilon, x)
 }
 
 /// Gradient of [`l2_norm`], given its [`Normed::inverse`].
@@ -333,7 +355,7 @@ pub fn l2_norm<D: Norm>(x: &Tensor<D>, epsilon: f32) -> Result<Normed<Tensor<D>>
 pub fn l2_norm_backward<D: Norm>(x: &Tensor<D>, inverse: &Tensor<D>, dy: &Tensor<D>) -> Result<Tensor<D>> {
     check_float("l2_norm", "x", x)?;
     check_inverse("l2_norm", x, 1, inverse, dy)?;
-    x.device().l2_norm_backward(x, inverse, dy)
+    x.device().l2_norm_backward(Checked::new(), x, inverse, dy)
 }
 
 /// The name in messages, which says whether there is a gate.

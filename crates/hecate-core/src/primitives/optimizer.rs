@@ -1,7 +1,7 @@
 //! One step of AdamW.
 
 use super::{check_dtype, check_float, check_like, check_shape};
-use crate::{DType, Device, Error, Result, Tensor};
+use crate::{Checked, DType, Device, Error, Result, Tensor};
 
 /// Constants of a step (Loshchilov and Hutter, "Decoupled weight decay regularization", algorithm 2).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,7 +99,12 @@ pub trait Optimizer: Device {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn adamw(&self, step: &AdamWStep<'_, Self>, updates: Vec<Update<'_, Self>>) -> Result<Vec<Slot<Tensor<Self>>>>;
+    fn adamw(
+        &self,
+        checked: Checked<Self>,
+        step: &AdamWStep<'_, Self>,
+        updates: Vec<Update<'_, Self>>,
+    ) -> Result<Vec<Slot<Tensor<Self>>>>;
 
     /// As [`Optimizer::adamw`], of arrays that keep their place, by numbers of the device. A device that captures no work
     /// reads them on the host.
@@ -108,6 +113,7 @@ pub trait Optimizer: Device {
     /// Only what the caller could not foresee.
     fn adamw_placed(
         &self,
+        checked: Checked<Self>,
         step: &AdamWStep<'_, Self>,
         given: &DeviceStep<'_, Self>,
         updates: Vec<PlacedUpdate<'_, Self>>,
@@ -124,7 +130,7 @@ pub trait Optimizer: Device {
             taken.push(Update { slot: Slot { value: take(value), mean: take(mean), square: take(square) }, grad });
             places.push([value, mean, square]);
         }
-        for ([value, mean, square], slot) in places.into_iter().zip(self.adamw(&step, taken)?) {
+        for ([value, mean, square], slot) in places.into_iter().zip(self.adamw(checked, &step, taken)?) {
             (*value, *mean, *square) = (slot.value, slot.mean, slot.square);
         }
         Ok(())
@@ -134,7 +140,7 @@ pub trait Optimizer: Device {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn norm_squared(&self, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>>;
+    fn norm_squared(&self, checked: Checked<Self>, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>>;
 }
 
 /// One step of AdamW on one parameter; consumes the old values so that the update can happen in place.
@@ -166,7 +172,7 @@ pub fn adamw_all<D: Optimizer>(
     };
     let arrays = updates.iter().map(|Update { slot, grad }| [&slot.value, &slot.mean, &slot.square, *grad]);
     check_step(&device, constants, clip, arrays)?;
-    device.adamw(&AdamWStep { constants, clip, rates: constants.rates() }, updates)
+    device.adamw(Checked::new(), &AdamWStep { constants, clip, rates: constants.rates() }, updates)
 }
 
 /// As [`adamw_all`], of arrays that keep their place, by numbers that lie on the device: learning rate and step of the
@@ -192,7 +198,12 @@ pub fn adamw_placed<D: Optimizer>(
     }
     match updates.is_empty() {
         true => Ok(()),
-        false => device.adamw_placed(&AdamWStep { constants, clip, rates: constants.rates() }, given, updates),
+        false => device.adamw_placed(
+            Checked::new(),
+            &AdamWStep { constants, clip, rates: constants.rates() },
+            given,
+            updates,
+        ),
     }
 }
 
@@ -233,7 +244,7 @@ pub fn norm_squared<D: Optimizer>(device: &D, grads: &[&Tensor<D>]) -> Result<Te
         grad.check_device(device, "norm_squared", "grad")?;
         check_float("norm_squared", "grad", grad)?;
     }
-    if grads.is_empty() { Tensor::zeros(device, [1], DType::F32) } else { device.norm_squared(grads) }
+    if grads.is_empty() { Tensor::zeros(device, [1], DType::F32) } else { device.norm_squared(Checked::new(), grads) }
 }
 
 fn check_constants(adamw: &AdamW) -> Result<()> {

@@ -4,7 +4,7 @@ use super::{
     Broadcast, Combine, Map, Matmul, MatmulDims, Norm, RmsNormInputs, RmsNormOptions, check_device, check_dtype,
     check_epsilon, check_shape, matmul::check_each,
 };
-use crate::{DType, Device, Error, Result, Tensor};
+use crate::{Checked, DType, Device, Error, Result, Tensor};
 
 /// What is made of the products.
 #[derive(Debug)]
@@ -51,28 +51,38 @@ pub trait Projection: Matmul + Norm {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn project(&self, dims: &[MatmulDims], inputs: &ProjectionInputs<'_, Self>) -> Result<Vec<Tensor<Self>>> {
-        self.project_in_parts(dims, inputs)
+    fn project(
+        &self,
+        checked: Checked<Self>,
+        dims: &[MatmulDims],
+        inputs: &ProjectionInputs<'_, Self>,
+    ) -> Result<Vec<Tensor<Self>>> {
+        self.project_in_parts(checked, dims, inputs)
     }
 
     /// [`Projection::project`] by other primitives, one after another.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn project_in_parts(&self, dims: &[MatmulDims], inputs: &ProjectionInputs<'_, Self>) -> Result<Vec<Tensor<Self>>> {
+    fn project_in_parts(
+        &self,
+        checked: Checked<Self>,
+        dims: &[MatmulDims],
+        inputs: &ProjectionInputs<'_, Self>,
+    ) -> Result<Vec<Tensor<Self>>> {
         let norm = |(weight, epsilon)| {
-            self.rms_norm(RmsNormOptions::new(epsilon), &RmsNormInputs { x: inputs.x, weight, g: None })
+            self.rms_norm(checked, RmsNormOptions::new(epsilon), &RmsNormInputs { x: inputs.x, weight, g: None })
         };
         let normed = inputs.norm.map(norm).transpose()?.map(|normed| normed.y);
         let weights: Vec<_> = dims.iter().copied().zip(inputs.weights.iter().copied()).collect();
-        let products = self.matmul_each(normed.as_ref().unwrap_or(inputs.x), &weights)?;
+        let products = self.matmul_each(checked, normed.as_ref().unwrap_or(inputs.x), &weights)?;
         Ok(match inputs.end {
             ProjectionEnd::Each => products,
-            ProjectionEnd::Gated => vec![self.gated(Map::Silu, &products[0], &products[1])?],
+            ProjectionEnd::Gated => vec![self.gated(checked, Map::Silu, &products[0], &products[1])?],
             ProjectionEnd::Added(residual) => {
                 let residual = residual.reshape(products[0].shape().clone())?;
                 let alike = Broadcast { rows: 1, width: residual.shape().count() };
-                vec![self.combine(Combine::Sum, alike, &products[0], &residual)?]
+                vec![self.combine(checked, Combine::Sum, alike, &products[0], &residual)?]
             }
         })
     }
@@ -111,6 +121,6 @@ pub fn project<D: Projection>(inputs: &ProjectionInputs<'_, D>) -> Result<Vec<Te
             check_dtype(what, "residual", residual, inputs.x.dtype())?;
         }
     }
-    let results = inputs.x.device().project(&dims, inputs)?;
+    let results = inputs.x.device().project(Checked::new(), &dims, inputs)?;
     results.into_iter().zip(shapes).map(|(result, shape)| result.reshape(shape)).collect()
 }

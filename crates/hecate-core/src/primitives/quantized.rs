@@ -1,7 +1,7 @@
 //! Products with quantized matrices, for inference alone.
 
 use super::{check_dtype, check_float, check_size};
-use crate::{Device, Error, Result, Shape, Tensor, quantized::Quantized};
+use crate::{Checked, Device, Error, Result, Shape, Tensor, quantized::Quantized};
 
 /// Products with quantized matrices. There is no backward.
 pub trait QuantizedMatmul: Device {
@@ -12,7 +12,12 @@ pub trait QuantizedMatmul: Device {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn quantized_matmul(&self, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>>;
+    fn quantized_matmul(
+        &self,
+        checked: Checked<Self>,
+        x: &Tensor<Self>,
+        weight: &Quantized<Self>,
+    ) -> Result<Tensor<Self>>;
 }
 
 /// `x [.., K] × W [N, K]ᵀ = [.., N]`, `W` as it was quantized.
@@ -34,5 +39,5 @@ pub fn quantized_matmul<D: QuantizedMatmul>(x: &Tensor<D>, weight: &Quantized<D>
     let shape: Shape = [outer, &[weight.rows()]].concat().into();
     check_size(what, &shape, x.dtype())?;
     let rows = x.reshape([x.shape().rows(), inner])?;
-    x.device().quantized_matmul(&rows, weight)?.reshape(shape)
+    x.device().quantized_matmul(Checked::new(), &rows, weight)?.reshape(shape)
 }

@@ -1,7 +1,7 @@
 //! Sums.
 
 use super::check_float;
-use crate::{Device, Error, Result, Tensor};
+use crate::{Checked, Device, Error, Result, Tensor};
 
 /// Sums, in an order that does not depend on the number of threads.
 pub trait Reduce: Device {
@@ -9,25 +9,31 @@ pub trait Reduce: Device {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn sum(&self, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn sum(&self, checked: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>>;
 
     /// Sum of all squares, `[1]` in 32 bits.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn sum_squares(&self, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn sum_squares(&self, checked: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>>;
 
     /// `x [rows, width]` summed over rows: `[width]`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn sum_rows(&self, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn sum_rows(&self, checked: Checked<Self>, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>>;
 
     /// `x y`, arrays `[rows, width]` of one type, summed over rows: `[width]`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn sum_products(&self, width: usize, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn sum_products(
+        &self,
+        checked: Checked<Self>,
+        width: usize,
+        x: &Tensor<Self>,
+        y: &Tensor<Self>,
+    ) -> Result<Tensor<Self>>;
 }
 
 /// Sum of all elements, `[1]` in 32 bits.
@@ -36,7 +42,7 @@ pub trait Reduce: Device {
 /// Integers, no elements.
 pub fn sum<D: Reduce>(x: &Tensor<D>) -> Result<Tensor<D>> {
     check_float("sum", "x", x)?;
-    x.device().sum(x)
+    x.device().sum(Checked::new(), x)
 }
 
 /// Sum of all squares, `[1]` in 32 bits.
@@ -45,7 +51,7 @@ pub fn sum<D: Reduce>(x: &Tensor<D>) -> Result<Tensor<D>> {
 /// Integers, no elements.
 pub fn sum_squares<D: Reduce>(x: &Tensor<D>) -> Result<Tensor<D>> {
     check_float("sum_squares", "x", x)?;
-    x.device().sum_squares(x)
+    x.device().sum_squares(Checked::new(), x)
 }
 
 /// Rows of `width` elements added up: `[width]`.
@@ -58,5 +64,5 @@ pub fn sum_rows<D: Reduce>(x: &Tensor<D>, width: usize) -> Result<Tensor<D>> {
         let expected = [x.shape().count().div_ceil(width.max(1)), width].into();
         return Err(Error::Shape { what: "sum_rows", slot: "x", expected, found: x.shape().clone() });
     }
-    x.device().sum_rows(width, x)
+    x.device().sum_rows(Checked::new(), width, x)
 }

@@ -1,7 +1,7 @@
 //! The forgetting gate.
 
 use super::{check_device, check_dtype, check_float, check_like, check_shape};
-use crate::{DType, Device, Result, Tensor};
+use crate::{Checked, DType, Device, Result, Tensor};
 
 /// Arguments of [`retention`], and, filled with gradients, what [`retention_backward`] returns.
 #[derive(Clone, Copy, Debug)]
@@ -29,13 +29,17 @@ pub trait Retention: Device {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn retention(&self, inputs: &RetentionInputs<&Tensor<Self>>) -> Result<Tensor<Self>>;
+    fn retention(&self, checked: Checked<Self>, inputs: &RetentionInputs<&Tensor<Self>>) -> Result<Tensor<Self>>;
 
     /// `dx = −exp(a_log) σ(x + dt_bias) dy`, `da_log = Σ_rows dy log a`, `ddt_bias = Σ_rows dx`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn retention_backward(&self, call: &RetentionBackward<'_, Self>) -> Result<RetentionInputs<Tensor<Self>>>;
+    fn retention_backward(
+        &self,
+        checked: Checked<Self>,
+        call: &RetentionBackward<'_, Self>,
+    ) -> Result<RetentionInputs<Tensor<Self>>>;
 }
 
 /// `log a = −exp(a_log) softplus(x + dt_bias)`, in 32 bits, of `x [.., H]`; `a_log [H]` and `dt_bias [H]` have 32 bits.
@@ -46,7 +50,7 @@ pub trait Retention: Device {
 /// Shapes that do not fit, integers, no elements.
 pub fn retention<D: Retention>(inputs: &RetentionInputs<&Tensor<D>>) -> Result<Tensor<D>> {
     check(inputs)?;
-    inputs.x.device().retention(inputs)
+    inputs.x.device().retention(Checked::new(), inputs)
 }
 
 /// Gradients of [`retention`].
@@ -59,7 +63,7 @@ pub fn retention_backward<D: Retention>(call: &RetentionBackward<'_, D>) -> Resu
     check_device("retention", x, &[("dy", dy)])?;
     check_shape("retention", "dy", dy, x.shape())?;
     check_dtype("retention", "dy", dy, DType::F32)?;
-    x.device().retention_backward(call)
+    x.device().retention_backward(Checked::new(), call)
 }
 
 fn check<D: Device>(inputs: &RetentionInputs<&Tensor<D>>) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Rotary positions (Su et al., "RoFormer", eq 34), in the half-split order of Hugging Face models.
 
 use super::{check_float, check_like, check_rank, check_shape};
-use crate::{DType, Device, Error, Result, Sequences, Tensor};
+use crate::{Checked, DType, Device, Error, Result, Sequences, Tensor};
 
 /// Sizes and angles of a rotation.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,24 +30,30 @@ pub trait Rotary: Device {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn rotary(&self, checked: Checked<Self>, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>>;
 
     /// As [`Rotary::rotary`], every sequence further on by its element of `positions [N]`, 32-bit integers. Waits for the
     /// device where it has no kernel of its own for this.
     ///
     /// # Errors
     /// The device's own failures.
-    fn rotary_from(&self, dims: &RotaryDims, x: &Tensor<Self>, positions: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn rotary_from(
+        &self,
+        checked: Checked<Self>,
+        dims: &RotaryDims,
+        x: &Tensor<Self>,
+        positions: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         let further = positions.to_u32()?;
         let offsets = dims.offsets.iter().zip(further).map(|(offset, further)| offset + further as usize).collect();
-        self.rotary(&RotaryDims { offsets, ..dims.clone() }, x)
+        self.rotary(checked, &RotaryDims { offsets, ..dims.clone() }, x)
     }
 
     /// `positions [N]`, 32-bit integers, each greater by `tokens` modulo 2³². Waits as [`Rotary::rotary_from`] does.
     ///
     /// # Errors
     /// The device's own failures.
-    fn advance(&self, positions: &Tensor<Self>, tokens: u32) -> Result<Tensor<Self>> {
+    fn advance(&self, _: Checked<Self>, positions: &Tensor<Self>, tokens: u32) -> Result<Tensor<Self>> {
         let further = positions.to_u32()?.into_iter().map(|position| position.wrapping_add(tokens)).collect();
         Tensor::from_u32(self, positions.shape().clone(), further)
     }
@@ -59,7 +65,7 @@ pub trait Rotary: Device {
 /// Odd `d`, not one offset a sequence, positions of 2⁵³ and above, shapes that do not fit, integers.
 pub fn rotary<D: Rotary>(x: &Tensor<D>, sequences: &Sequences, offsets: &[usize], base: f32) -> Result<Tensor<D>> {
     let dims = check(x, sequences, offsets, base)?;
-    x.device().rotary(&dims, x)
+    x.device().rotary(Checked::new(), &dims, x)
 }
 
 /// As [`rotary`], where the device counts: the first token of sequence `n` stands at `positions[n]`, 32-bit integers `[N]`.
@@ -75,7 +81,7 @@ pub fn rotary_from<D: Rotary>(
 ) -> Result<Tensor<D>> {
     let dims = check(x, sequences, &vec![0; sequences.count()], base)?;
     check_positions("rotary", x.device(), positions, sequences.count())?;
-    x.device().rotary_from(&dims, x, positions)
+    x.device().rotary_from(Checked::new(), &dims, x, positions)
 }
 
 /// Where sequences stand after `tokens` more: `positions [N]` are those of [`rotary_from`].
@@ -85,7 +91,7 @@ pub fn rotary_from<D: Rotary>(
 pub fn advance<D: Rotary>(positions: &Tensor<D>, tokens: u32) -> Result<Tensor<D>> {
     let device = positions.device();
     check_positions("advance", device, positions, positions.shape().count())?;
-    device.advance(positions, tokens)
+    device.advance(Checked::new(), positions, tokens)
 }
 
 /// Refuses what is not one 32-bit integer for each of `count` sequences.
@@ -110,7 +116,7 @@ pub fn rotary_backward<D: Rotary>(
     base: f32,
 ) -> Result<Tensor<D>> {
     let dims = RotaryDims { sign: -1.0, ..check(dy, sequences, offsets, base)? };
-    let dx = dy.device().rotary(&dims, dy)?;
+    let dx = dy.device().rotary(Checked::new(), &dims, dy)?;
     check_like("rotary", "dx", &dx, dy)?;
     Ok(dx)
 }

@@ -3,7 +3,7 @@
 //! Weights are whole numbers: sums of them do not depend on their order, and no device rounds them otherwise.
 
 use super::{check_device, check_dtype, check_float, check_rank, check_shape, threefry::threefry};
-use crate::{DType, Device, Error, Result, Tensor};
+use crate::{Checked, DType, Device, Error, Result, Tensor};
 
 /// Token `i` belongs to lane `i mod LANES`. What is drawn goes through lanes one after another, each by ascending token.
 pub const LANES: usize = 1024;
@@ -192,7 +192,13 @@ pub trait Sample: Device {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn sample(&self, cut: &Cut, scores: &Tensor<Self>, streams: &Tensor<Self>) -> Result<Sampled<Tensor<Self>>>;
+    fn sample(
+        &self,
+        checked: Checked<Self>,
+        cut: &Cut,
+        scores: &Tensor<Self>,
+        streams: &Tensor<Self>,
+    ) -> Result<Sampled<Tensor<Self>>>;
 }
 
 /// A token of each row of `scores [B,V]`, drawn by the softmax of what [`Draw`] keeps. All devices draw the same tokens from the
@@ -218,7 +224,7 @@ pub fn sample<D: Sample>(draw: &Draw, scores: &Tensor<D>, streams: &Tensor<D>) -
         let found = vocabulary.to_string();
         return Err(Error::Config { what, option: "vocabulary", found, expected: "at most 2^31 tokens" });
     }
-    scores.device().sample(&Cut::new(draw, vocabulary), scores, streams)
+    scores.device().sample(Checked::new(), &Cut::new(draw, vocabulary), scores, streams)
 }
 
 impl Draw {

@@ -16,7 +16,7 @@ use crate::{
     rows::dot,
 };
 use hecate_core::{
-    Result, Tensor, memory,
+    Checked, Result, Tensor, memory,
     primitives::{Conv, ConvBackward, ConvDims, ConvInputs, ConvOptions, ConvOutputs, L2Norm},
 };
 
@@ -27,7 +27,12 @@ impl Conv for Cpu {
     }
 
     /// Rows are convolved where they are written; the state is the last `W − 1` inputs of each sequence.
-    fn conv(&self, dims: &ConvDims, inputs: &ConvInputs<&Tensor<Self>>) -> Result<ConvOutputs<Tensor<Self>>> {
+    fn conv(
+        &self,
+        _: Checked<Self>,
+        dims: &ConvDims,
+        inputs: &ConvInputs<&Tensor<Self>>,
+    ) -> Result<ConvOutputs<Tensor<Self>>> {
         let ConvInputs { x, weight, state } = *inputs;
         let (tokens, before, taps) = (floats(x)?, floats(state)?, by_tap(dims, &floats(weight)?));
         let rows = ConvRows { dims, x: &tokens, state: &before };
@@ -59,7 +64,12 @@ impl Conv for Cpu {
     }
 
     /// Gradients of tokens, weight and state. The convolution's sums are computed again where a curve follows them.
-    fn conv_backward(&self, dims: &ConvDims, call: &ConvBackward<'_, Self>) -> Result<ConvInputs<Tensor<Self>>> {
+    fn conv_backward(
+        &self,
+        _: Checked<Self>,
+        dims: &ConvDims,
+        call: &ConvBackward<'_, Self>,
+    ) -> Result<ConvInputs<Tensor<Self>>> {
         let ConvInputs { x, weight, state } = call.inputs;
         let (tokens, before, slopes) = (floats(x)?, floats(state)?, floats(call.dy)?);
         let taps = by_tap(dims, &floats(weight)?);

@@ -15,7 +15,7 @@ use crate::{
     device::{floats, from_host, pooled_tensor},
 };
 use hecate_core::{
-    DType, Host, Result, Tensor,
+    Checked, DType, Host, Result, Tensor,
     primitives::{BiasedBackward, Broadcast, Combine, DropMask, Elementwise, GatedBackward, GatedGrads, Map},
 };
 
@@ -38,37 +38,62 @@ macro_rules! curve {
 
 impl Elementwise for Cpu {
     /// `C(x)`.
-    fn map(&self, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn map(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         curve!(map, C => values::<C>(self, x))
     }
 
     /// `C′(x) dy`.
-    fn map_backward(&self, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn map_backward(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         curve!(map, C => slopes::<C>(self, x, dy))
     }
 
     /// `x C(g)`: a gate.
-    fn gated(&self, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn gated(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
         curve!(map, C => gate_values::<C>(self, x, g))
     }
 
     /// Gradients of `x` and of `g`, in one pass.
-    fn gated_backward(&self, map: Map, call: &GatedBackward<'_, Self>) -> Result<GatedGrads<Tensor<Self>>> {
+    fn gated_backward(
+        &self,
+        _: Checked<Self>,
+        map: Map,
+        call: &GatedBackward<'_, Self>,
+    ) -> Result<GatedGrads<Tensor<Self>>> {
         curve!(map, C => gate_slopes::<C>(self, call))
     }
 
     /// `C(x + b)`.
-    fn biased(&self, map: Map, dims: Broadcast, x: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn biased(
+        &self,
+        _: Checked<Self>,
+        map: Map,
+        dims: Broadcast,
+        x: &Tensor<Self>,
+        b: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         curve!(map, C => biased_values::<C>(self, dims, x, b))
     }
 
     /// `C′(x + b) dy`.
-    fn biased_backward(&self, map: Map, dims: Broadcast, call: &BiasedBackward<'_, Self>) -> Result<Tensor<Self>> {
+    fn biased_backward(
+        &self,
+        _: Checked<Self>,
+        map: Map,
+        dims: Broadcast,
+        call: &BiasedBackward<'_, Self>,
+    ) -> Result<Tensor<Self>> {
         curve!(map, C => biased_slopes::<C>(self, dims, call))
     }
 
     /// `b` is broadcast over the rows of `a` where it has fewer.
-    fn combine(&self, how: Combine, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn combine(
+        &self,
+        _: Checked<Self>,
+        how: Combine,
+        dims: Broadcast,
+        a: &Tensor<Self>,
+        b: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         match how {
             Combine::Sum => combine(
                 self,
@@ -106,7 +131,7 @@ impl Elementwise for Cpu {
     }
 
     /// `factor x`.
-    fn scale(&self, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn scale(&self, _: Checked<Self>, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         each(
             self,
             x,
@@ -116,7 +141,7 @@ impl Elementwise for Cpu {
     }
 
     /// Zeros, and the others times the mask's factor.
-    fn dropout(&self, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn dropout(&self, _: Checked<Self>, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let values = floats(x)?;
         let mut out = self.take("dropout", values.len())?;
         fill(
@@ -134,7 +159,7 @@ impl Elementwise for Cpu {
     }
 
     /// The same elements in another type.
-    fn cast(&self, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn cast(&self, _: Checked<Self>, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         // Through 32 bits: 16-bit types round to nearest.
         self.room("cast", x.shape().count())?;
         let host = Host::from_f32(dtype, floats(x)?.into_owned());

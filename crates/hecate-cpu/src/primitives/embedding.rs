@@ -7,11 +7,11 @@ use crate::{
     Cpu,
     device::{floats, from_host, tensor},
 };
-use hecate_core::{Error, Host, Result, Tensor, memory, primitives::Embedding};
+use hecate_core::{Checked, Error, Host, Result, Tensor, memory, primitives::Embedding};
 
 impl Embedding for Cpu {
     /// `[ids, width]`: a copy of rows, in the table's type.
-    fn embedding(&self, table: &Tensor<Self>, ids: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn embedding(&self, _: Checked<Self>, table: &Tensor<Self>, ids: &Tensor<Self>) -> Result<Tensor<Self>> {
         let width = table.shape().last();
         let ids = checked("embedding", "ids", table.shape().axes()[0], ids)?;
         let rows = of_same_type!("embedding", &**table.buffer(), table => gather(table, width, ids))?;
@@ -19,7 +19,13 @@ impl Embedding for Cpu {
     }
 
     /// `[vocabulary, width]`: for each id, the sum of the rows that it stood at, in 64 bits.
-    fn embedding_backward(&self, vocabulary: usize, ids: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn embedding_backward(
+        &self,
+        _: Checked<Self>,
+        vocabulary: usize,
+        ids: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         let (rows, width) = (floats(dy)?, dy.shape().last());
         // Positions by id, so that each row of the table is one sum.
         let (starts, order) = by_id(vocabulary, checked("embedding", "ids", vocabulary, ids)?)?;

@@ -10,13 +10,13 @@ use crate::{
     rows::{axpy, dot},
 };
 use hecate_core::{
-    Result, Tensor, memory,
+    Checked, Result, Tensor, memory,
     primitives::{Features, poly2_width},
 };
 
 impl Features for Cpu {
     /// Features of every row, in the order constant, linear, pairs `(i, i..)`.
-    fn poly2(&self, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn poly2(&self, _: Checked<Self>, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (values, width, [zeroth, first, second]) = (floats(x)?, x.shape().last(), coefficients.map(f32::sqrt));
         let features = poly2_width(width);
         let mut y = memory::zeros("poly2", x.shape().rows().saturating_mul(features))?;
@@ -51,7 +51,13 @@ impl Features for Cpu {
     }
 
     /// Back to the rows: a pair `(i,j)` sends its gradient to both of its elements.
-    fn poly2_backward(&self, coefficients: [f32; 3], x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn poly2_backward(
+        &self,
+        _: Checked<Self>,
+        coefficients: [f32; 3],
+        x: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         let (values, slopes, width) = (floats(x)?, floats(dy)?, x.shape().last());
         let ([_, first, second], features) = (coefficients.map(f32::sqrt), poly2_width(width));
         let mut dx = memory::zeros("poly2", values.len())?;

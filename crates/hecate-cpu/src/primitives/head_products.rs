@@ -6,12 +6,18 @@ use crate::{
     device::{floats, pooled_tensor},
     product::{Mat, MatMut, product},
 };
-use hecate_core::{Result, Tensor, primitives::HeadProducts};
+use hecate_core::{Checked, Result, Tensor, primitives::HeadProducts};
 use rayon::prelude::*;
 
 impl HeadProducts for Cpu {
     /// A task has some rows, and all heads of them.
-    fn head_products(&self, x: &Tensor<Self>, m: &Tensor<Self>, transposed: bool) -> Result<Tensor<Self>> {
+    fn head_products(
+        &self,
+        _: Checked<Self>,
+        x: &Tensor<Self>,
+        m: &Tensor<Self>,
+        transposed: bool,
+    ) -> Result<Tensor<Self>> {
         let [rows, heads, inner] = axes(x);
         // `m [H,K,V]`, or `[H,V,K]` where it is transposed.
         let [_, from, to] = axes(m);
@@ -31,7 +37,7 @@ impl HeadProducts for Cpu {
     }
 
     /// A task has a head: sums over rows are never cut.
-    fn head_products_backward(&self, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn head_products_backward(&self, _: Checked<Self>, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let ([rows, heads, key], [.., value]) = (axes(x), axes(dy));
         let (dtype, x, dy) = (x.dtype(), floats(x)?, floats(dy)?);
         let mut out = self.take("head_products", heads * key * value)?;

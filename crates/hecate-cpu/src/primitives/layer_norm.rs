@@ -9,13 +9,18 @@ use crate::{
     rows::{dot, sum},
 };
 use hecate_core::{
-    DType, Result, Tensor, memory,
+    Checked, DType, Result, Tensor, memory,
     primitives::{LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, Reduce, cast},
 };
 
 impl LayerNorm for Cpu {
     /// `y = (x − m) r w + b`, and `m` and `r` of each row.
-    fn layer_norm(&self, epsilon: f32, inputs: &LayerNormInputs<&Tensor<Self>>) -> Result<LayerNormed<Tensor<Self>>> {
+    fn layer_norm(
+        &self,
+        _: Checked<Self>,
+        epsilon: f32,
+        inputs: &LayerNormInputs<&Tensor<Self>>,
+    ) -> Result<LayerNormed<Tensor<Self>>> {
         let LayerNormInputs { x, weight, bias } = *inputs;
         let (values, weight, bias) = (floats(x)?, floats(weight)?, floats(bias)?);
         let (width, rows) = (x.shape().last(), x.shape().rows());
@@ -49,23 +54,29 @@ impl LayerNorm for Cpu {
     }
 
     /// `dx` row by row; `dw` and `db` are sums over rows.
-    fn layer_norm_backward(&self, call: &LayerNormBackward<'_, Self>) -> Result<LayerNormInputs<Tensor<Self>>> {
-        backward(self, call, None)
+    fn layer_norm_backward(
+        &self,
+        checked: Checked<Self>,
+        call: &LayerNormBackward<'_, Self>,
+    ) -> Result<LayerNormInputs<Tensor<Self>>> {
+        backward(self, checked, call, None)
     }
 
     /// The same, and the gradient that the sum has besides, in one pass.
     fn add_layer_norm_backward(
         &self,
+        checked: Checked<Self>,
         call: &LayerNormBackward<'_, Self>,
         dsum: &Tensor<Self>,
     ) -> Result<LayerNormInputs<Tensor<Self>>> {
-        backward(self, call, Some(&*floats(dsum)?))
+        backward(self, checked, call, Some(&*floats(dsum)?))
     }
 }
 
 /// All gradients; `dsum`, where there is one, is added to that of `x`.
 fn backward(
     device: &Cpu,
+    checked: Checked<Cpu>,
     call: &LayerNormBackward<'_, Cpu>,
     dsum: Option<&[f32]>,
 ) -> Result<LayerNormInputs<Tensor<Cpu>>> {
@@ -108,8 +119,8 @@ fn backward(
     let (dtype, shape) = (x.dtype(), x.shape().clone());
     let (x, normed) =
         (pooled_tensor(device, shape.clone(), dtype, dx)?, pooled_tensor(device, shape, DType::F32, normed)?);
-    let weight = cast(weight.dtype(), &device.sum_products(width, &normed, dy)?)?;
-    Ok(LayerNormInputs { x, weight, bias: device.sum_rows(width, dy)? })
+    let weight = cast(weight.dtype(), &device.sum_products(checked, width, &normed, dy)?)?;
+    Ok(LayerNormInputs { x, weight, bias: device.sum_rows(checked, width, dy)? })
 }
 
 /// The mean of a row.

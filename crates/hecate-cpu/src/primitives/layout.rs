@@ -6,27 +6,27 @@ use super::{of_same_type, unsupported};
 use crate::{Cpu, device::from_host};
 use half::{bf16, f16};
 use hecate_core::{
-    Host, Result, Tensor,
+    Checked, Host, Result, Tensor,
     memory::{self, Zeroable},
     primitives::{Layout, Span},
 };
 
 impl Layout for Cpu {
     /// `[outer, count, inner]` out of `[outer, length, inner]`.
-    fn narrow(&self, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn narrow(&self, _: Checked<Self>, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let host = of_same_type!("narrow", &**x.buffer(), x => cut(span, x))?;
         from_host(self, [span.outer, span.count, span.inner], x.dtype(), host)
     }
 
     /// The same range in an array of zeros.
-    fn narrow_backward(&self, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn narrow_backward(&self, _: Checked<Self>, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let size = span.outer.saturating_mul(span.length).saturating_mul(span.inner);
         let host = of_same_type!("narrow", &**dy.buffer(), dy => paste(span, dy, memory::zeros("narrow", size)?))?;
         from_host(self, [span.outer, span.length, span.inner], dy.dtype(), host)
     }
 
     /// Parts `[outer, .., inner]` one after another along the axis.
-    fn concat(&self, outer: usize, inner: usize, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
+    fn concat(&self, _: Checked<Self>, outer: usize, inner: usize, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let Some(first) = parts.first() else {
             return Err(unsupported("concat", "there is nothing to join".into()));
         };

@@ -10,7 +10,7 @@ use crate::{
     device::{floats, pooled_tensor, tensor},
 };
 use hecate_core::{
-    DType, Result, Tensor, memory,
+    Checked, DType, Result, Tensor, memory,
     primitives::{Loss, LossBackward, LossInputs, Losses, LossesAndGradient},
 };
 
@@ -21,7 +21,7 @@ const SHORT: usize = 512;
 
 impl Loss for Cpu {
     /// Losses and log-sums, one a row.
-    fn cross_entropy(&self, inputs: &LossInputs<&Tensor<Self>>) -> Result<Losses<Tensor<Self>>> {
+    fn cross_entropy(&self, _: Checked<Self>, inputs: &LossInputs<&Tensor<Self>>) -> Result<Losses<Tensor<Self>>> {
         let LossInputs { classes, logits, targets } = *inputs;
         let (rows, width) = (logits.shape().rows(), logits.shape().last());
         let targets = checked("cross_entropy", "targets", classes, targets)?;
@@ -51,7 +51,7 @@ impl Loss for Cpu {
     }
 
     /// `factor (softmax − one-hot)`, `[rows, width]`.
-    fn cross_entropy_backward(&self, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>> {
+    fn cross_entropy_backward(&self, _: Checked<Self>, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>> {
         let LossBackward { inputs: LossInputs { classes, logits, targets }, lse, factor } = *call;
         let width = logits.shape().last();
         let targets = checked("cross_entropy", "targets", classes, targets)?;
@@ -77,6 +77,7 @@ impl Loss for Cpu {
     /// Losses `[rows]`, and the gradient where the logits were: a row is still in the cache.
     fn cross_entropy_and_gradient(
         &self,
+        _: Checked<Self>,
         factor: f32,
         inputs: LossInputs<Tensor<Self>>,
     ) -> Result<LossesAndGradient<Tensor<Self>>> {

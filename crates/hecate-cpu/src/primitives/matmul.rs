@@ -13,7 +13,7 @@ use crate::{
     simd::wide,
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{Matmul, MatmulDims, MatmulInputs, Projection, Transpose},
 };
 use rayon::prelude::*;
@@ -48,7 +48,7 @@ impl Projection for Cpu {
 
 impl Matmul for Cpu {
     /// `a b`, or `onto + a b`; `[batch, rows, columns]`.
-    fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
+    fn matmul(&self, _: Checked<Self>, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
         let dtype = inputs.dtype();
         let MatmulInputs { a, b, onto } = inputs;
         let MatmulDims { batch, rows, columns, .. } = dims;

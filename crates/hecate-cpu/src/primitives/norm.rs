@@ -24,14 +24,19 @@ use crate::{
     rows::dot,
 };
 use hecate_core::{
-    DType, Result, Tensor, memory,
+    Checked, DType, Result, Tensor, memory,
     primitives::{GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions},
 };
 use std::borrow::Cow;
 
 impl Norm for Cpu {
     /// `y = x r w act(g)` with `r = 1/√(mean x² + ε)`, and `r` of each group.
-    fn rms_norm(&self, options: RmsNormOptions, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>> {
+    fn rms_norm(
+        &self,
+        _: Checked<Self>,
+        options: RmsNormOptions,
+        inputs: &RmsNormInputs<&Tensor<Self>>,
+    ) -> Result<Normed<Tensor<Self>>> {
         let RmsNormInputs { x, weight, g } = *inputs;
         let rows = Rows::of(x, weight, options)?;
         let (mean, epsilon) = (1.0 / rows.width as f64, f64::from(options.epsilon));
@@ -46,13 +51,18 @@ impl Norm for Cpu {
     }
 
     /// Gradients of `x`, `w` and `g`: first the gate's, then those of the norm under it.
-    fn rms_norm_backward(&self, call: &RmsNormBackward<'_, Self>) -> Result<RmsNormInputs<Tensor<Self>>> {
+    fn rms_norm_backward(
+        &self,
+        _: Checked<Self>,
+        call: &RmsNormBackward<'_, Self>,
+    ) -> Result<RmsNormInputs<Tensor<Self>>> {
         backward(self, call, None)
     }
 
     /// The same, and the gradient that the sum has besides, in one pass.
     fn add_rms_norm_backward(
         &self,
+        _: Checked<Self>,
         call: &RmsNormBackward<'_, Self>,
         dsum: &Tensor<Self>,
     ) -> Result<RmsNormInputs<Tensor<Self>>> {
@@ -60,7 +70,7 @@ impl Norm for Cpu {
     }
 
     /// `y = x r` with `r = 1/√(Σ x² + ε²)`, and `r` of each row.
-    fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>> {
+    fn l2_norm(&self, _: Checked<Self>, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>> {
         // The length's `ε` is a length: it is squared under the root.
         let epsilon = f64::from(epsilon) * f64::from(epsilon);
         normalise(
@@ -74,7 +84,13 @@ impl Norm for Cpu {
     }
 
     /// `dx = r (dy − x r² (x·dy))`.
-    fn l2_norm_backward(&self, x: &Tensor<Self>, inverse: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn l2_norm_backward(
+        &self,
+        _: Checked<Self>,
+        x: &Tensor<Self>,
+        inverse: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         normalise_backward(self, x, &Rows::unweighted(x), inverse, [&floats(dy)?, &[]], 1.0)
     }
 }

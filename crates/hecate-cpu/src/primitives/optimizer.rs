@@ -9,23 +9,28 @@ use crate::{
     simd::wide,
 };
 use hecate_core::{
-    DType, Host, Result, Tensor,
+    Checked, DType, Host, Result, Tensor,
     primitives::{AdamW, AdamWStep, Optimizer, Reduce, Slot, Update},
 };
 use rayon::prelude::*;
 
 impl Optimizer for Cpu {
     /// Updates every slot; the gradient's clipping is a factor of the same pass.
-    fn adamw(&self, step: &AdamWStep<'_, Self>, updates: Vec<Update<'_, Self>>) -> Result<Vec<Slot<Tensor<Self>>>> {
+    fn adamw(
+        &self,
+        _: Checked<Self>,
+        step: &AdamWStep<'_, Self>,
+        updates: Vec<Update<'_, Self>>,
+    ) -> Result<Vec<Slot<Tensor<Self>>>> {
         let step = Factors::new(step)?;
         updates.into_iter().map(|update| self.update(step, update)).collect()
     }
 
     /// `Σ |g|²` over all gradients, `[1]`.
-    fn norm_squared(&self, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
+    fn norm_squared(&self, checked: Checked<Self>, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let mut sum = 0.0;
         for grad in grads {
-            sum += floats(&self.sum_squares(grad)?)?[0];
+            sum += floats(&self.sum_squares(checked, grad)?)?[0];
         }
         Tensor::from_f32(self, [1], vec![sum])
     }

@@ -10,7 +10,7 @@ use crate::{
     rows::axpy,
     simd::wide,
 };
-use hecate_core::{DType, Result, Tensor, primitives::Reduce};
+use hecate_core::{Checked, DType, Result, Tensor, primitives::Reduce};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -26,12 +26,12 @@ const PARTS: usize = 64;
 
 impl Reduce for Cpu {
     /// `Σ x`, `[1]`.
-    fn sum(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn sum(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         total(self, &floats(x)?, f64::from)
     }
 
     /// `Σ x²`, `[1]`.
-    fn sum_squares(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn sum_squares(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         total(
             self,
             &floats(x)?,
@@ -41,7 +41,7 @@ impl Reduce for Cpu {
     }
 
     /// `[width]`: sums over all rows.
-    fn sum_rows(&self, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn sum_rows(&self, _: Checked<Self>, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let values = floats(x)?;
         let sums = over_rows(
             self,
@@ -58,7 +58,7 @@ impl Reduce for Cpu {
     }
 
     /// `[width]`: sums of `x y` over all rows.
-    fn sum_products(&self, width: usize, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn sum_products(&self, _: Checked<Self>, width: usize, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (xs, ys) = (floats(x)?, floats(y)?);
         let sums = over_rows(
             self,

@@ -13,13 +13,13 @@ use crate::{
     device::{floats, pooled_tensor, tensor},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{Retention, RetentionBackward, RetentionInputs},
 };
 
 impl Retention for Cpu {
     /// `log a [B,T,H]`, at most 0, in 32 bits whatever the type of `x`.
-    fn retention(&self, inputs: &RetentionInputs<&Tensor<Self>>) -> Result<Tensor<Self>> {
+    fn retention(&self, _: Checked<Self>, inputs: &RetentionInputs<&Tensor<Self>>) -> Result<Tensor<Self>> {
         let RetentionInputs { x, a_log, dt_bias } = *inputs;
         let (values, factors, dt_bias, width) = (floats(x)?, factors(a_log)?, floats(dt_bias)?, x.shape().last());
         // One `−exp(a_log)` a head, not one an element.
@@ -42,7 +42,11 @@ impl Retention for Cpu {
     }
 
     /// Gradients of `x [B,T,H]`, `a_log [H]` and `dt_bias [H]`.
-    fn retention_backward(&self, call: &RetentionBackward<'_, Self>) -> Result<RetentionInputs<Tensor<Self>>> {
+    fn retention_backward(
+        &self,
+        _: Checked<Self>,
+        call: &RetentionBackward<'_, Self>,
+    ) -> Result<RetentionInputs<Tensor<Self>>> {
         let RetentionInputs { x, a_log, dt_bias } = call.inputs;
         let (values, slopes) = (floats(x)?, floats(call.dy)?);
         let (factors, dt_bias, width) = (factors(a_log)?, floats(dt_bias)?, x.shape().last());

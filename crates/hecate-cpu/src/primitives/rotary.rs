@@ -8,7 +8,7 @@ use crate::{
     device::{floats, pooled_tensor},
 };
 use hecate_core::{
-    Result, Tensor, memory,
+    Checked, Result, Tensor, memory,
     primitives::{Rotary, RotaryDims},
 };
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const ANGLE: usize = 32;
 
 impl Rotary for Cpu {
     /// The backward is the same call with `sign` turned around.
-    fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn rotary(&self, _: Checked<Self>, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (values, half, row) = (floats(x)?, dims.width / 2, dims.heads * dims.width);
         let tables = tables(self, dims)?;
         let mut y = self.take("rotary", values.len())?;

@@ -6,14 +6,20 @@ use crate::{
     device::{floats, from_host},
 };
 use hecate_core::{
-    DType, Host, Result, Tensor,
+    Checked, DType, Host, Result, Tensor,
     primitives::{Cut, Sample, Sampled},
 };
 use rayon::prelude::*;
 
 impl Sample for Cpu {
     /// `[B]` tokens of `scores [B,V]`: the definition itself, which core has.
-    fn sample(&self, cut: &Cut, scores: &Tensor<Self>, streams: &Tensor<Self>) -> Result<Sampled<Tensor<Self>>> {
+    fn sample(
+        &self,
+        _: Checked<Self>,
+        cut: &Cut,
+        scores: &Tensor<Self>,
+        streams: &Tensor<Self>,
+    ) -> Result<Sampled<Tensor<Self>>> {
         let (values, width) = (floats(scores)?, scores.shape().last());
         let Host::U32(words) = &**streams.buffer() else {
             return Err(unsupported("sample", format!("streams are words, not {}", streams.dtype())));

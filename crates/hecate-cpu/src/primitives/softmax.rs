@@ -8,11 +8,11 @@ use crate::{
     device::{floats, pooled_tensor},
     rows::{dot, sum},
 };
-use hecate_core::{Result, Tensor, primitives::Softmax};
+use hecate_core::{Checked, Result, Tensor, primitives::Softmax};
 
 impl Softmax for Cpu {
     /// `y = e^{x − top} / Σ e^{x − top}`, row by row.
-    fn softmax(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn softmax(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (values, width) = (floats(x)?, x.shape().last());
         let mut y = self.take("softmax", values.len())?;
         fill(
@@ -33,7 +33,7 @@ impl Softmax for Cpu {
     }
 
     /// `dx = y (dy − y·dy)`, row by row.
-    fn softmax_backward(&self, y: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn softmax_backward(&self, _: Checked<Self>, y: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (values, slopes, width) = (floats(y)?, floats(dy)?, y.shape().last());
         let mut dx = self.take("softmax", values.len())?;
         fill(

@@ -18,7 +18,7 @@ use crate::{
     simd::{is_scalar, wide},
 };
 use hecate_core::{
-    Error, Host, Result, Tensor,
+    Checked, Error, Host, Result, Tensor,
     primitives::QuantizedMatmul,
     quantized::{BlockFormat, Quantized},
 };
@@ -151,7 +151,7 @@ impl Kernels {
 
 impl QuantizedMatmul for Cpu {
     /// `y = x Wᵀ`, `x [n,K]`, `W [N,K]`: made as `[N,n]`, a row of weights after another, and then turned.
-    fn quantized_matmul(&self, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
+    fn quantized_matmul(&self, _: Checked<Self>, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
         let (dtype, values) = (x.dtype(), floats(x)?);
         let (n, columns) = (x.shape().rows(), weight.rows());
         let words: &Host = weight.words().buffer();

@@ -7,12 +7,14 @@ use crate::{
     nvrtc::Nvrtc,
 };
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
-use hecate_core::Result;
+use hecate_core::{Result, caught};
 use std::{
-    panic,
     sync::{Arc, Once},
     thread,
 };
+
+/// What the driver is called.
+const LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 
 /// The oldest driver that speaks what the kernels are written in (CUDA 12.0).
 pub(super) const OLDEST_DRIVER: u32 = 12_000;
@@ -21,7 +23,7 @@ pub(super) const OLDEST_DRIVER: u32 = 12_000;
 pub(super) fn count() -> Result<usize> {
     // SAFETY: looks for a library by name and opens it; libcuda's initialisers are the vendor's.
     if !unsafe { sys::is_culib_present() } {
-        return Err(no_device("libcuda.so.1 was not found; install the NVIDIA driver, or use another device"));
+        return Err(no_device(absent()));
     }
     read_libraries();
     guarded(|| {
@@ -38,6 +40,29 @@ pub(super) fn count() -> Result<usize> {
     })
 }
 
+/// Why no library of the driver was opened: there is none, or the system says what is wrong with it.
+fn absent() -> String {
+    // SAFETY: as the binding did, to hear what the system says.
+    match unsafe { libloading::Library::new(LIBRARY) } {
+        // The name comes first where it is this file that is missing, and not one that it needs.
+        Err(error)
+            if !said(&error).starts_with(&format!("{LIBRARY}: cannot open shared object file: No such file")) =>
+        {
+            format!(
+                "{LIBRARY} cannot be opened ({}); install the NVIDIA driver again, or use another device",
+                said(&error)
+            )
+        }
+        _ => format!("{LIBRARY} was not found; install the NVIDIA driver, or use another device"),
+    }
+}
+
+/// The system's own words, without the binding's in front.
+fn said(error: &libloading::Error) -> String {
+    use std::error::Error;
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
 /// Opens the compiler while the driver starts; whoever needs it waits for it then. cuBLAS is left alone: opening its hundreds
 /// of megabytes holds the driver up, and not everybody needs it.
 fn read_libraries() {
@@ -50,8 +75,9 @@ fn read_libraries() {
 /// A driver that lacks a function makes the binding panic; that is an error like any other.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     // What the binding found before it panicked is all it keeps.
-    panic::catch_unwind(panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        Err(unsupported("this driver", "it lacks functions that were asked for: update the driver"))
+    caught(work).unwrap_or_else(|said| {
+        let why = format!("it lacks functions that were asked for ({said}): update the driver");
+        Err(unsupported("this driver", why))
     })
 }
 

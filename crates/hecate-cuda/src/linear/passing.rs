@@ -24,7 +24,7 @@ use crate::{
 use hecate_core::{
     DType, Dims, Result, Sequences, Tensor,
     families::{LinearInputs, LinearOutputs, LinearSpec, LinearState},
-    primitives::{Layout, Span},
+    primitives::narrow_backward,
 };
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("passing", "passing.cu");
@@ -174,10 +174,7 @@ impl Passing {
         inputs: &LinearInputs<Tensor<Cuda>>,
     ) -> Result<LinearInputs<Tensor<Cuda>>> {
         let (dims, wide) = (&self.dims, self.wide());
-        // Rows of values.
-        let outer = dims.sequences.rows() * dims.heads;
-        let span = Span { outer, length: wide.value, inner: 1, start: 0, count: dims.value };
-        let v = device.narrow_backward(span, &inputs.v)?;
+        let v = narrow_backward(&wide.values(), 3, 0, dims.value, &inputs.v.reshape(dims.values())?)?;
         let state = self.open(device, &inputs.state, false)?;
         Ok(LinearInputs { v, state, ..inputs.clone() })
     }

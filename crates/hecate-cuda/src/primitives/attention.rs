@@ -23,7 +23,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{
         Attention, AttentionBackward, AttentionDims, AttentionInputs, AttentionOutputs, Cache, LastRows, Prefix,
     },
@@ -499,6 +499,7 @@ impl Attention for Cuda {
     /// A block has 64 queries.
     fn attention(
         &self,
+        _: Checked<Self>,
         dims: &AttentionDims,
         inputs: &AttentionInputs<Tensor<Self>>,
     ) -> Result<AttentionOutputs<Tensor<Self>>> {
@@ -506,7 +507,11 @@ impl Attention for Cuda {
     }
 
     /// Gradients of all inputs: queries first, since `D` comes out of their kernel, then keys and the prefix.
-    fn attention_backward(&self, call: &AttentionBackward<'_, Self>) -> Result<AttentionInputs<Tensor<Self>>> {
+    fn attention_backward(
+        &self,
+        _: Checked<Self>,
+        call: &AttentionBackward<'_, Self>,
+    ) -> Result<AttentionInputs<Tensor<Self>>> {
         let AttentionBackward { dims, inputs, outputs, dy, dcache } = *call;
         let launch = AttentionLaunch::new(self, dims, inputs, inputs.cache.is_some() || dcache.is_some())?;
         let (q, along) = launch.query_grads(outputs, dy)?;
@@ -518,7 +523,7 @@ impl Attention for Cuda {
     }
 
     /// Copies alone.
-    fn last_rows(&self, last: &LastRows<'_, Self>) -> Result<Tensor<Self>> {
+    fn last_rows(&self, _: Checked<Self>, last: &LastRows<'_, Self>) -> Result<Tensor<Self>> {
         last_rows(self, last)
     }
 }

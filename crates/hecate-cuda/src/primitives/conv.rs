@@ -11,7 +11,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{Conv, ConvBackward, ConvDims, ConvInputs, ConvOutputs, L2Norm, LastRows},
 };
 
@@ -137,7 +137,12 @@ impl Conv for Cuda {
     }
 
     /// A thread has neighbouring channels of some rows.
-    fn conv(&self, dims: &ConvDims, inputs: &ConvInputs<&Tensor<Self>>) -> Result<ConvOutputs<Tensor<Self>>> {
+    fn conv(
+        &self,
+        _: Checked<Self>,
+        dims: &ConvDims,
+        inputs: &ConvInputs<&Tensor<Self>>,
+    ) -> Result<ConvOutputs<Tensor<Self>>> {
         // First rows of the sequences, which stay on the device.
         let (starts, x) = (starts(self, &dims.sequences)?, inputs.x);
         let y = self.empty(x.shape().clone(), x.dtype())?;
@@ -155,7 +160,12 @@ impl Conv for Cuda {
     }
 
     /// The weight's gradient is summed in parts over the rows.
-    fn conv_backward(&self, dims: &ConvDims, call: &ConvBackward<'_, Self>) -> Result<ConvInputs<Tensor<Self>>> {
+    fn conv_backward(
+        &self,
+        _: Checked<Self>,
+        dims: &ConvDims,
+        call: &ConvBackward<'_, Self>,
+    ) -> Result<ConvInputs<Tensor<Self>>> {
         let ConvBackward { inputs, dy, dfinal } = *call;
         let ConvInputs { x, weight, state } = inputs;
         let starts = starts(self, &dims.sequences)?;
@@ -192,11 +202,15 @@ impl Conv for Cuda {
     }
 
     /// One launch of those with four taps, which have as many blocks as a GPU has room for only together.
-    fn conv_each(&self, calls: &[(ConvDims, ConvInputs<&Tensor<Self>>)]) -> Result<Vec<ConvOutputs<Tensor<Self>>>> {
+    fn conv_each(
+        &self,
+        checked: Checked<Self>,
+        calls: &[(ConvDims, ConvInputs<&Tensor<Self>>)],
+    ) -> Result<Vec<ConvOutputs<Tensor<Self>>>> {
         // Channels of 16 bytes, which a thread takes.
         let wide = calls.first().map_or(1, |(_, inputs)| Array::from(inputs.x).wide());
         if !together(calls.iter().map(|(dims, inputs)| (dims, inputs.x)), wide) {
-            return calls.iter().map(|(dims, inputs)| self.conv(dims, inputs)).collect();
+            return calls.iter().map(|(dims, inputs)| self.conv(checked, dims, inputs)).collect();
         }
         // Arguments, the result, and a table that has to live until the launch.
         let mut made = Vec::new();
@@ -216,10 +230,11 @@ impl Conv for Cuda {
     /// Likewise; each weight's gradient is summed in parts over the rows.
     fn conv_each_backward(
         &self,
+        checked: Checked<Self>,
         calls: &[(ConvDims, ConvBackward<'_, Self>)],
     ) -> Result<Vec<ConvInputs<Tensor<Self>>>> {
         if !together(calls.iter().map(|(dims, call)| (dims, call.dy)), RUN) {
-            return calls.iter().map(|(dims, call)| self.conv_backward(dims, call)).collect();
+            return calls.iter().map(|(dims, call)| self.conv_backward(checked, dims, call)).collect();
         }
         let mut made = Vec::new();
         for (dims, ConvBackward { inputs, dy, dfinal }) in calls {

@@ -9,7 +9,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{self, Broadcast, Combine, DropMask, Elementwise, GatedGrads, Map},
 };
 
@@ -39,7 +39,7 @@ const EARLY: usize = 1 << 18;
 
 impl Elementwise for Cuda {
     /// `y = map(x)` of the shape and type of `x`.
-    fn map(&self, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn map(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (y, count) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count());
         let arguments = MapForward { x: x.into(), y: (&y).into(), count: count as u64, map: map.index() };
         self.launch(runs(x, count), &arguments)?;
@@ -47,7 +47,7 @@ impl Elementwise for Cuda {
     }
 
     /// `dx = map′(x) dy`, of the shape and type of `x`.
-    fn map_backward(&self, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn map_backward(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (dx, count, map) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count(), map.index());
         let arguments = MapBackward { x: x.into(), dy: dy.into(), dx: (&dx).into(), count: count as u64, map };
         self.launch(runs(x, count), &arguments)?;
@@ -55,7 +55,7 @@ impl Elementwise for Cuda {
     }
 
     /// `y = x map(g)`, arrays of one shape.
-    fn gated(&self, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn gated(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (y, count, map) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count(), map.index());
         let arguments = Gated { x: x.into(), g: g.into(), y: (&y).into(), count: count as u64, map };
         // Of few tokens: what it waits for is short.
@@ -67,7 +67,12 @@ impl Elementwise for Cuda {
     }
 
     /// Both gradients in one launch.
-    fn gated_backward(&self, map: Map, call: &primitives::GatedBackward<'_, Self>) -> Result<GatedGrads<Tensor<Self>>> {
+    fn gated_backward(
+        &self,
+        _: Checked<Self>,
+        map: Map,
+        call: &primitives::GatedBackward<'_, Self>,
+    ) -> Result<GatedGrads<Tensor<Self>>> {
         let primitives::GatedBackward { x, g, dy } = *call;
         let like = |x: &Tensor<Self>| self.empty(x.shape().clone(), x.dtype());
         let (x_grad, g_grad, count, map) = (like(x)?, like(g)?, x.shape().count(), map.index());
@@ -78,7 +83,14 @@ impl Elementwise for Cuda {
     }
 
     /// `a [rows, width]` and `b [width]` or of the shape of `a`.
-    fn combine(&self, how: Combine, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn combine(
+        &self,
+        _: Checked<Self>,
+        how: Combine,
+        dims: Broadcast,
+        a: &Tensor<Self>,
+        b: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         let (y, count) = (self.empty(a.shape().clone(), a.dtype())?, a.shape().count());
         // `width` is the count where `b` has the shape of `a`.
         let (width, how) = (dims.width as u64, how.number());
@@ -88,7 +100,14 @@ impl Elementwise for Cuda {
     }
 
     /// `y = map(x + b)`, `b [width]` or of the shape of `x`.
-    fn biased(&self, map: Map, dims: Broadcast, x: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn biased(
+        &self,
+        _: Checked<Self>,
+        map: Map,
+        dims: Broadcast,
+        x: &Tensor<Self>,
+        b: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         let (y, count) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count());
         // Neighbours of a run share a map, and mostly a row of `b`.
         let (width, map) = (dims.width as u64, map.index());
@@ -100,6 +119,7 @@ impl Elementwise for Cuda {
     /// `dx = map′(x + b) dy`, of the shape and type of `x`.
     fn biased_backward(
         &self,
+        _: Checked<Self>,
         map: Map,
         dims: Broadcast,
         call: &primitives::BiasedBackward<'_, Self>,
@@ -114,12 +134,12 @@ impl Elementwise for Cuda {
     }
 
     /// `factor x`, of the type of `x`.
-    fn scale(&self, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn scale(&self, _: Checked<Self>, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         scaled(self, factor, x.dtype(), x)
     }
 
     /// Each thread makes the mask of its own elements.
-    fn dropout(&self, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn dropout(&self, _: Checked<Self>, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (y, count) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count());
         let DropMask { key, dropped, kept } = mask;
         let arguments = Dropout { x: x.into(), y: (&y).into(), count: count as u64, key, dropped, kept };
@@ -128,15 +148,15 @@ impl Elementwise for Cuda {
     }
 
     /// `x` as another type: the factor 1.
-    fn cast(&self, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn cast(&self, _: Checked<Self>, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         scaled(self, 1.0, dtype, x)
     }
 
     /// All arrays in one launch, of any shapes and types.
-    fn cast_all(&self, dtype: DType, xs: &[&Tensor<Self>]) -> Result<Vec<Tensor<Self>>> {
+    fn cast_all(&self, checked: Checked<Self>, dtype: DType, xs: &[&Tensor<Self>]) -> Result<Vec<Tensor<Self>>> {
         // A table costs an upload, which one array does not need.
         if let [x] = xs {
-            return Ok(vec![self.cast(dtype, x)?]);
+            return Ok(vec![self.cast(checked, dtype, x)?]);
         }
         // All results first: the table holds their addresses.
         let like = |x: &&Tensor<Self>| self.empty(x.shape().clone(), dtype);

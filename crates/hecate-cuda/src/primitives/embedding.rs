@@ -6,7 +6,7 @@ use crate::{
     launch::{Array, Grid, Pointer, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
-use hecate_core::{DType, Result, Tensor, primitives::Embedding};
+use hecate_core::{Checked, DType, Result, Tensor, primitives::Embedding};
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("embedding", "embedding.cu");
 
@@ -65,7 +65,7 @@ const BLOCKS: usize = 2048;
 
 impl Embedding for Cuda {
     /// `y [count, width]`: rows of `table [vocabulary, width]` by `ids [count]`.
-    fn embedding(&self, table: &Tensor<Self>, ids: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn embedding(&self, _: Checked<Self>, table: &Tensor<Self>, ids: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (vocabulary, width, count) = (table.shape().axes()[0], table.shape().last(), ids.shape().count());
         let y = self.empty([count, width], table.dtype())?;
         let arguments = Gather {
@@ -82,7 +82,13 @@ impl Embedding for Cuda {
 
     /// `dtable [vocabulary, width]` from `dy [count, width]`: positions are sorted by id, so that each row is added up in an
     /// order that ids alone decide.
-    fn embedding_backward(&self, vocabulary: usize, ids: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn embedding_backward(
+        &self,
+        _: Checked<Self>,
+        vocabulary: usize,
+        ids: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         let (width, count) = (dy.shape().last(), ids.shape().count());
         let dtable = self.empty([vocabulary, width], dy.dtype())?;
         if vocabulary == 0 {

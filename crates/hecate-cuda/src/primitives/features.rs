@@ -6,7 +6,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    Result, Tensor,
+    Checked, Result, Tensor,
     primitives::{Features, poly2_width},
 };
 
@@ -25,7 +25,7 @@ const THREADS: usize = 256;
 
 impl Features for Cuda {
     /// `y [.., 1 + width + width (width + 1) / 2]`: a block has a row.
-    fn poly2(&self, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn poly2(&self, _: Checked<Self>, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (width, [zeroth, first, second]) = (x.shape().last(), coefficients.map(f32::sqrt));
         let features = poly2_width(width);
         let axes = x.shape().axes();
@@ -39,7 +39,13 @@ impl Features for Cuda {
     }
 
     /// `dx` of the shape of `x`, from `dy [.., features]`: a thread has an element of a row.
-    fn poly2_backward(&self, coefficients: [f32; 3], x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn poly2_backward(
+        &self,
+        _: Checked<Self>,
+        coefficients: [f32; 3],
+        x: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         let (width, [_, first, second]) = (x.shape().last(), coefficients.map(f32::sqrt));
         let dx = self.empty(x.shape().clone(), x.dtype())?;
         // Whole warps, no more than the row has elements.

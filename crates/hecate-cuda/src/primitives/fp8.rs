@@ -11,7 +11,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    Result, Tensor,
+    Checked, Result, Tensor,
     primitives::{Fp8, Fp8Factor, Fp8Matmul, MatmulDims},
 };
 
@@ -65,7 +65,12 @@ impl Fp8Matmul for Cuda {
     }
 
     /// `out [m,n] = a' b'`, both rounded first.
-    fn fp8_matmul(&self, dims: MatmulDims, factors: [Fp8Factor<'_, Self>; 2]) -> Result<Tensor<Self>> {
+    fn fp8_matmul(
+        &self,
+        _: Checked<Self>,
+        dims: MatmulDims,
+        factors: [Fp8Factor<'_, Self>; 2],
+    ) -> Result<Tensor<Self>> {
         self.check_fp8()?;
         let Some(blas) = self.blas_lt() else {
             return Err(failed("opening cuBLASLt", "there may be too little memory for its workspace"));

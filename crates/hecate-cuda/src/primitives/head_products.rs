@@ -7,7 +7,7 @@ use crate::{
     blas::{Blas, Product, ProductStrides},
 };
 use hecate_core::{
-    Result, Tensor,
+    Checked, Result, Tensor,
     primitives::{HeadProducts, MatmulDims, Transpose},
 };
 
@@ -16,26 +16,37 @@ const ROWS: usize = 64;
 
 impl HeadProducts for Cuda {
     /// One batched product, whose rows are read where they lie.
-    fn head_products(&self, x: &Tensor<Self>, m: &Tensor<Self>, transposed: bool) -> Result<Tensor<Self>> {
+    fn head_products(
+        &self,
+        checked: Checked<Self>,
+        x: &Tensor<Self>,
+        m: &Tensor<Self>,
+        transposed: bool,
+    ) -> Result<Tensor<Self>> {
         let ([rows, heads, inner], [_, from, to]) = (axes(x), axes(m));
         let columns = if transposed { from } else { to };
         // Heads are the products of the batch. A row of one is followed by those of the others.
         let dims = MatmulDims { batch: heads, rows, inner, columns, transpose: Transpose { a: false, b: transposed } };
         let strides =
             ProductStrides { rows: [heads * inner, to, heads * columns], products: [inner, from * to, columns] };
-        let Some(blas) = self.blas_for(rows, strides) else { return self.head_by_head(x, m, transposed) };
+        let Some(blas) = self.blas_for(rows, strides) else { return self.head_by_head(checked, x, m, transposed) };
         let out = self.empty([rows, heads, columns], x.dtype())?;
         multiply(blas, dims, strides, [x, m, &out]).map(|()| out)
     }
 
     /// Likewise, summed over the rows.
-    fn head_products_backward(&self, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn head_products_backward(
+        &self,
+        checked: Checked<Self>,
+        x: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         let ([rows, heads, key], [.., value]) = (axes(x), axes(dy));
         // `xᵀ dy` of each head: rows of tokens are what is summed over.
         let transpose = Transpose { a: true, b: false };
         let dims = MatmulDims { batch: heads, rows: key, inner: rows, columns: value, transpose };
         let strides = ProductStrides { rows: [heads * key, heads * value, value], products: [key, value, key * value] };
-        let Some(blas) = self.blas_for(rows, strides) else { return self.head_by_head_backward(x, dy) };
+        let Some(blas) = self.blas_for(rows, strides) else { return self.head_by_head_backward(checked, x, dy) };
         let out = self.empty([heads, key, value], x.dtype())?;
         multiply(blas, dims, strides, [x, dy, &out]).map(|()| out)
     }

@@ -12,7 +12,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{AddedLayerNorm, LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, Reduce, cast},
 };
 
@@ -92,26 +92,36 @@ kernels! { SOURCE {
 
 impl LayerNorm for Cuda {
     /// `y = (x − m) r w + b`, and `m` and `r`, `[rows]` each.
-    fn layer_norm(&self, epsilon: f32, inputs: &LayerNormInputs<&Tensor<Self>>) -> Result<LayerNormed<Tensor<Self>>> {
+    fn layer_norm(
+        &self,
+        _: Checked<Self>,
+        epsilon: f32,
+        inputs: &LayerNormInputs<&Tensor<Self>>,
+    ) -> Result<LayerNormed<Tensor<Self>>> {
         forward(self, epsilon, inputs, spread(inputs.x), None)
     }
 
     /// `dx` row by row; `dw` and `db` are sums over rows.
-    fn layer_norm_backward(&self, call: &LayerNormBackward<'_, Self>) -> Result<LayerNormInputs<Tensor<Self>>> {
+    fn layer_norm_backward(
+        &self,
+        checked: Checked<Self>,
+        call: &LayerNormBackward<'_, Self>,
+    ) -> Result<LayerNormInputs<Tensor<Self>>> {
         let spread = spread(call.inputs.x);
-        if spread.kept { kept_backward(self, call, spread, None) } else { long_backward(self, call, spread) }
+        if spread.kept { kept_backward(self, call, spread, None) } else { long_backward(self, checked, call, spread) }
     }
 
     /// One pass where rows are kept.
     fn add_layer_norm(
         &self,
+        checked: Checked<Self>,
         epsilon: f32,
         residual: &Tensor<Self>,
         inputs: &LayerNormInputs<&Tensor<Self>>,
     ) -> Result<AddedLayerNorm<Tensor<Self>>> {
         let (x, spread) = (inputs.x, spread(inputs.x));
         if !spread.kept {
-            return self.add_layer_norm_by_parts(epsilon, residual, inputs);
+            return self.add_layer_norm_by_parts(checked, epsilon, residual, inputs);
         }
         // Mean and variance are of the sum as it is rounded.
         let sum = self.empty(x.shape().clone(), x.dtype())?;
@@ -122,12 +132,13 @@ impl LayerNorm for Cuda {
     /// In one pass where the gradients are.
     fn add_layer_norm_backward(
         &self,
+        checked: Checked<Self>,
         call: &LayerNormBackward<'_, Self>,
         dsum: &Tensor<Self>,
     ) -> Result<LayerNormInputs<Tensor<Self>>> {
         let spread = spread(call.inputs.x);
         if !spread.kept {
-            return self.add_layer_norm_backward_by_parts(call, dsum);
+            return self.add_layer_norm_backward_by_parts(checked, call, dsum);
         }
         kept_backward(self, call, spread, Some(dsum))
     }
@@ -225,6 +236,7 @@ fn kept_backward(
 /// Arrays are read twice, and `n` goes through memory for the sum over rows.
 fn long_backward(
     device: &Cuda,
+    checked: Checked<Cuda>,
     call: &LayerNormBackward<'_, Cuda>,
     spread: WholeRows,
 ) -> Result<LayerNormInputs<Tensor<Cuda>>> {
@@ -247,6 +259,6 @@ fn long_backward(
     };
     device.launch(spread.grid, &LongBackward { call })?;
     // Rounded once, after the sum.
-    let dweight = cast(weight.dtype(), &device.sum_products(width, &normed, dy)?)?;
-    Ok(LayerNormInputs { x: dx, weight: dweight, bias: device.sum_rows(width, dy)? })
+    let dweight = cast(weight.dtype(), &device.sum_products(checked, width, &normed, dy)?)?;
+    Ok(LayerNormInputs { x: dx, weight: dweight, bias: device.sum_rows(checked, width, dy)? })
 }

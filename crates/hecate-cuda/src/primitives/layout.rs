@@ -7,7 +7,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    Result, Tensor,
+    Checked, Result, Tensor,
     primitives::{Layout, Span},
 };
 
@@ -62,21 +62,21 @@ pub(crate) fn copy_all(device: &Cuda, arrays: &[(&Tensor<Cuda>, &Tensor<Cuda>)])
 
 impl Layout for Cuda {
     /// `y [outer, count, inner]` out of `x [outer, length, inner]`.
-    fn narrow(&self, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn narrow(&self, _: Checked<Self>, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let y = self.empty([span.outer, span.count, span.inner], x.dtype())?;
         copy(self, span, x, &y, Way::Out)?;
         Ok(y)
     }
 
     /// `dx [outer, length, inner]`: zeros but for `dy [outer, count, inner]`.
-    fn narrow_backward(&self, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn narrow_backward(&self, _: Checked<Self>, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let dx = self.zeroed([span.outer, span.length, span.inner], dy.dtype())?;
         copy(self, span, &dx, dy, Way::In)?;
         Ok(dx)
     }
 
     /// `y [outer, length, inner]`, the parts `[outer, ·, inner]` one after another along the middle axis.
-    fn concat(&self, outer: usize, inner: usize, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
+    fn concat(&self, _: Checked<Self>, outer: usize, inner: usize, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let Some(first) = parts.first() else {
             return Err(unsupported("concat", "there is nothing to join"));
         };

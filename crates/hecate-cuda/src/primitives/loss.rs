@@ -8,7 +8,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{Loss, LossBackward, LossInputs, Losses, LossesAndGradient},
 };
 
@@ -31,7 +31,7 @@ kernels! { SOURCE {
 
 impl Loss for Cuda {
     /// A block has a row.
-    fn cross_entropy(&self, inputs: &LossInputs<&Tensor<Self>>) -> Result<Losses<Tensor<Self>>> {
+    fn cross_entropy(&self, _: Checked<Self>, inputs: &LossInputs<&Tensor<Self>>) -> Result<Losses<Tensor<Self>>> {
         let LossInputs { classes, logits, targets } = *inputs;
         let (rows, width) = (logits.shape().rows(), logits.shape().last() as u64);
         let (losses, lse) = (self.empty([rows], DType::F32)?, self.empty([rows], DType::F32)?);
@@ -44,7 +44,7 @@ impl Loss for Cuda {
     }
 
     /// `dlogits [rows, width]`, of the type of `logits`; zeros from `classes` on.
-    fn cross_entropy_backward(&self, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>> {
+    fn cross_entropy_backward(&self, _: Checked<Self>, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>> {
         let LossBackward { inputs: LossInputs { classes, logits, targets }, lse, factor } = *call;
         let (rows, width) = (logits.shape().rows(), logits.shape().last() as u64);
         // Of 16 bits where logits are: the largest array of a step.
@@ -59,6 +59,7 @@ impl Loss for Cuda {
     /// A block has a row, and a thread a run of it or more; the gradient takes the place of logits that nobody else holds.
     fn cross_entropy_and_gradient(
         &self,
+        _: Checked<Self>,
         factor: f32,
         inputs: LossInputs<Tensor<Self>>,
     ) -> Result<LossesAndGradient<Tensor<Self>>> {

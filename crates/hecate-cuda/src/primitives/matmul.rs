@@ -15,7 +15,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{Elementwise, Matmul, MatmulDims, MatmulInputs, Transpose, add},
 };
 use std::sync::Arc;
@@ -46,7 +46,7 @@ const BLOCKS: usize = 128;
 
 impl Matmul for Cuda {
     /// `out [batch, rows, columns] = a b`, or that added to `onto`. Few rows, and short prompts, do not open cuBLAS.
-    fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
+    fn matmul(&self, _: Checked<Self>, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
         let dtype = inputs.dtype();
         let MatmulInputs { a, b, onto } = inputs;
         if self.has_naive_products() {
@@ -114,7 +114,12 @@ impl Matmul for Cuda {
     }
 
     /// `x Wᵀ` for each `W`, where `x` has few rows in one launch for all, or one a type.
-    fn matmul_each(&self, x: &Tensor<Self>, weights: &[(MatmulDims, &Tensor<Self>)]) -> Result<Vec<Tensor<Self>>> {
+    fn matmul_each(
+        &self,
+        checked: Checked<Self>,
+        x: &Tensor<Self>,
+        weights: &[(MatmulDims, &Tensor<Self>)],
+    ) -> Result<Vec<Tensor<Self>>> {
         let way = |&(dims, b): &(MatmulDims, &Tensor<Self>)| Way::new(self, dims, [x.dtype(), b.dtype()]);
         // In the order of the matrices, whichever launch makes them.
         let mut products: Vec<Option<Tensor<Self>>> = vec![None; weights.len()];
@@ -144,11 +149,11 @@ impl Matmul for Cuda {
         let mut product = |(dims, b): (MatmulDims, &Tensor<Self>)| {
             // Nothing has to be rounded.
             if b.dtype() == x.dtype() {
-                return self.matmul(dims, MatmulInputs { a: x, b, onto: None });
+                return self.matmul(checked, dims, MatmulInputs { a: x, b, onto: None });
             }
             // Rounded once for all weights of this type.
             let known = rounded.take().filter(|x: &Tensor<Self>| x.dtype() == b.dtype());
-            let x = known.map_or_else(|| self.cast(b.dtype(), x), Ok)?;
+            let x = known.map_or_else(|| self.cast(checked, b.dtype(), x), Ok)?;
             let product = widened(self, dims, &x, b);
             rounded = Some(x);
             product
@@ -159,6 +164,7 @@ impl Matmul for Cuda {
     /// One launch where tiles are few.
     fn matmul_sum(
         &self,
+        checked: Checked<Self>,
         products: &[(MatmulDims, [&Tensor<Self>; 2])],
         mut onto: Option<Tensor<Self>>,
     ) -> Result<Option<Tensor<Self>>> {
@@ -172,17 +178,25 @@ impl Matmul for Cuda {
         }
         // One after another, each onto the sum of those before.
         for &(dims, [a, b]) in products {
-            onto = Some(self.matmul(dims, MatmulInputs { a, b, onto: onto.take() })?);
+            onto = Some(self.matmul(checked, dims, MatmulInputs { a, b, onto: onto.take() })?);
         }
         Ok(onto)
     }
 
     /// One launch where tiles are few, beside the main line of a graph.
-    fn matmul_weights(&self, factors: &[(MatmulDims, &Tensor<Self>)], b: &Tensor<Self>) -> Result<Vec<Tensor<Self>>> {
+    fn matmul_weights(
+        &self,
+        checked: Checked<Self>,
+        factors: &[(MatmulDims, &Tensor<Self>)],
+        b: &Tensor<Self>,
+    ) -> Result<Vec<Tensor<Self>>> {
         let sizes: Vec<_> = factors.iter().map(|&(dims, _)| dims).collect();
         // One alone has too few tiles for sums this long: cuBLAS divides them.
         if factors.len() < 2 || !matmul_small::exist(self, &sizes, b.dtype(), false) {
-            return factors.iter().map(|&(dims, a)| self.matmul(dims, MatmulInputs { a, b, onto: None })).collect();
+            return factors
+                .iter()
+                .map(|&(dims, a)| self.matmul(checked, dims, MatmulInputs { a, b, onto: None }))
+                .collect();
         }
         matmul_small::each(self, factors.iter().map(|&(dims, a)| (dims, [a, b])).collect())
     }

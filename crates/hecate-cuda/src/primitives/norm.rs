@@ -16,7 +16,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{AddedNorm, GateFunction, GatePlace, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions},
 };
 
@@ -169,19 +169,29 @@ kernels! { SOURCE {
 
 impl Norm for Cuda {
     /// `y = w x / √(mean x² + ε)`, times `act(g)` where there is a gate, and one over the root, `[rows · groups]`.
-    fn rms_norm(&self, options: RmsNormOptions, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>> {
+    fn rms_norm(
+        &self,
+        _: Checked<Self>,
+        options: RmsNormOptions,
+        inputs: &RmsNormInputs<&Tensor<Self>>,
+    ) -> Result<Normed<Tensor<Self>>> {
         let gate = inputs.g.map_or(Gate::NONE, |g| Gate::new(g, options));
         normalise(self, options.epsilon, inputs.x, Before::Nothing, Some(Scale::new(inputs.weight, options)), gate)
     }
 
     /// The gradient of the gate is written beside the others.
-    fn rms_norm_backward(&self, call: &RmsNormBackward<'_, Self>) -> Result<RmsNormInputs<Tensor<Self>>> {
-        gradients(self, call, None)
+    fn rms_norm_backward(
+        &self,
+        checked: Checked<Self>,
+        call: &RmsNormBackward<'_, Self>,
+    ) -> Result<RmsNormInputs<Tensor<Self>>> {
+        gradients(self, checked, call, None)
     }
 
     /// One kernel, which reads long rows twice, the second time from the caches.
     fn gated_first(
         &self,
+        _: Checked<Self>,
         options: RmsNormOptions,
         inputs: &RmsNormInputs<&Tensor<Self>>,
         g: &Tensor<Self>,
@@ -198,22 +208,24 @@ impl Norm for Cuda {
     /// One kernel for both factors of what the gate lets through, and of rows that are kept the parts of a sum over rows.
     fn gated_first_backward(
         &self,
+        checked: Checked<Self>,
         call: &RmsNormBackward<'_, Self>,
         _: &Tensor<Self>,
     ) -> Result<RmsNormInputs<Tensor<Self>>> {
-        gradients(self, call, None)
+        gradients(self, checked, call, None)
     }
 
     /// Kernels that keep rows add up and normalise in one pass.
     fn add_rms_norm(
         &self,
+        checked: Checked<Self>,
         options: RmsNormOptions,
         residual: &Tensor<Self>,
         inputs: &RmsNormInputs<&Tensor<Self>>,
     ) -> Result<AddedNorm<Tensor<Self>>> {
         let x = inputs.x;
         if matches!(Rows::new(x.shape().last() / options.groups, Array::from(x).wide()), Rows::Long) {
-            return self.add_rms_norm_by_parts(options, residual, inputs);
+            return self.add_rms_norm_by_parts(checked, options, residual, inputs);
         }
         // The norm reads the sum as it is rounded, whether it comes from memory or not.
         let sum = self.empty(x.shape().clone(), x.dtype())?;
@@ -226,19 +238,26 @@ impl Norm for Cuda {
     /// In one pass where the gradients are.
     fn add_rms_norm_backward(
         &self,
+        checked: Checked<Self>,
         call: &RmsNormBackward<'_, Self>,
         dsum: &Tensor<Self>,
     ) -> Result<RmsNormInputs<Tensor<Self>>> {
-        gradients(self, call, Some(dsum))
+        gradients(self, checked, call, Some(dsum))
     }
 
     /// `y = x / √(|x|² + ε²)` row by row, and one over the root, `[rows]`.
-    fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>> {
+    fn l2_norm(&self, _: Checked<Self>, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>> {
         normalise(self, epsilon, x, Before::Nothing, None, Gate::NONE)
     }
 
     /// `dx`, from what the forward left of each row.
-    fn l2_norm_backward(&self, x: &Tensor<Self>, inverse: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn l2_norm_backward(
+        &self,
+        _: Checked<Self>,
+        x: &Tensor<Self>,
+        inverse: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         normalise_backward(self, x, None, inverse, dy)
     }
 }
@@ -433,6 +452,7 @@ const SHORT: usize = 32;
 /// All gradients; `dsum` is added to that of `x`, which a gate in front of the norm does not have.
 fn gradients(
     device: &Cuda,
+    checked: Checked<Cuda>,
     call: &RmsNormBackward<'_, Cuda>,
     dsum: Option<&Tensor<Cuda>>,
 ) -> Result<RmsNormInputs<Tensor<Cuda>>> {
@@ -440,7 +460,7 @@ fn gradients(
     // By the length of a group, which is a row to the kernels.
     let spread = Rows::new(x.shape().last() / options.groups, Array::from(x).wide());
     match (spread, g, dsum) {
-        (Rows::Long, _, Some(dsum)) => device.add_rms_norm_backward_by_parts(call, dsum),
+        (Rows::Long, _, Some(dsum)) => device.add_rms_norm_backward_by_parts(checked, call, dsum),
         // A gate that acts on the result has its gradient made first.
         (Rows::Long, Some(g), None) if options.place == GatePlace::Before => gated_norm::backward(device, call, g),
         (Rows::Long, ..) => long_gradients(device, call),

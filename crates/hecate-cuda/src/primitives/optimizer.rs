@@ -11,7 +11,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    DType, Result, Shape, Tensor,
+    Checked, DType, Result, Shape, Tensor,
     primitives::{AdamW, AdamWStep, DeviceStep, Optimizer, PlacedUpdate, Slot, Update},
 };
 
@@ -30,7 +30,12 @@ kernels! { SOURCE {
 
 impl Optimizer for Cuda {
     /// One step for every parameter, in one launch. Memory that nobody else holds is written in place.
-    fn adamw(&self, step: &AdamWStep<'_, Self>, updates: Vec<Update<'_, Self>>) -> Result<Vec<Slot<Tensor<Self>>>> {
+    fn adamw(
+        &self,
+        _: Checked<Self>,
+        step: &AdamWStep<'_, Self>,
+        updates: Vec<Update<'_, Self>>,
+    ) -> Result<Vec<Slot<Tensor<Self>>>> {
         let (mut entries, number) = (Entries::new(), updates.len() as u32);
         // Memory of each parameter, until the kernel is queued.
         let mut places = Vec::new();
@@ -55,6 +60,7 @@ impl Optimizer for Cuda {
     /// As above; memory that somebody else holds is left as it is, and the new elements lie in other memory.
     fn adamw_placed(
         &self,
+        _: Checked<Self>,
         step: &AdamWStep<'_, Self>,
         given: &DeviceStep<'_, Self>,
         updates: Vec<PlacedUpdate<'_, Self>>,
@@ -88,7 +94,7 @@ impl Optimizer for Cuda {
     }
 
     /// `[1]`: the sum of squares of all gradients, in two launches.
-    fn norm_squared(&self, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
+    fn norm_squared(&self, _: Checked<Self>, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let mut entries = Entries::new();
         for &grad in grads {
             // Address and type.

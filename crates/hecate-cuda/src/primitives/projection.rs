@@ -12,7 +12,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{MatmulDims, Projection, ProjectionEnd, ProjectionInputs},
 };
 
@@ -58,7 +58,12 @@ impl Projection for Cuda {
     }
 
     /// One launch where the kernels take these sizes and types, else primitives one after another.
-    fn project(&self, dims: &[MatmulDims], inputs: &ProjectionInputs<'_, Self>) -> Result<Vec<Tensor<Self>>> {
+    fn project(
+        &self,
+        checked: Checked<Self>,
+        dims: &[MatmulDims],
+        inputs: &ProjectionInputs<'_, Self>,
+    ) -> Result<Vec<Tensor<Self>>> {
         let around = Around {
             norm: inputs.norm,
             // What a sum with a residual is made of.
@@ -80,7 +85,7 @@ impl Projection for Cuda {
                 return few_rows(self, inputs.x, &weights, around);
             }
         }
-        self.project_in_parts(dims, inputs)
+        self.project_in_parts(checked, dims, inputs)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{Matmul, MatmulDims, MatmulInputs, QuantizedMatmul, Transpose},
     quantized::{BlockFormat, Quantized},
 };
@@ -58,7 +58,12 @@ const PART: usize = 16;
 
 impl QuantizedMatmul for Cuda {
     /// `y = x Wᵀ`, `x [n,K]`, `W [N,K]`, with `x` as it is and sums in 32 bits.
-    fn quantized_matmul(&self, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
+    fn quantized_matmul(
+        &self,
+        checked: Checked<Self>,
+        x: &Tensor<Self>,
+        weight: &Quantized<Self>,
+    ) -> Result<Tensor<Self>> {
         let (n, inner, columns) = (x.shape().rows(), weight.columns(), weight.rows());
         // The naive products are what tiles are compared with.
         let few = n <= few(weight.format(), x.dtype());
@@ -68,7 +73,7 @@ impl QuantizedMatmul for Cuda {
             // All values at once, for the time of the call.
             let transpose = Transpose { a: false, b: true };
             let dims = MatmulDims { batch: 1, rows: n, inner, columns, transpose };
-            return self.matmul(dims, MatmulInputs { a: x, b, onto: None });
+            return self.matmul(checked, dims, MatmulInputs { a: x, b, onto: None });
         }
         // In the type of `x`, rounded once.
         let y = self.empty([n, columns], x.dtype())?;

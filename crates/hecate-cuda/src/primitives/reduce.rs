@@ -6,7 +6,7 @@ use crate::{
     launch::{Array, Grid, Pointer, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
-use hecate_core::{DType, Result, Tensor, primitives::Reduce};
+use hecate_core::{Checked, DType, Result, Tensor, primitives::Reduce};
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("reduce", "reduce.cu");
 
@@ -42,22 +42,22 @@ const TOTALS: usize = 8;
 
 impl Reduce for Cuda {
     /// `[1]` in 32 bits.
-    fn sum(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn sum(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         sum_of(self, x, false)
     }
 
     /// `[1]` in 32 bits: the sum of squares.
-    fn sum_squares(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn sum_squares(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         sum_of(self, x, true)
     }
 
     /// `[width]`, of the type of `x [.., width]`.
-    fn sum_rows(&self, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn sum_rows(&self, _: Checked<Self>, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         sum_columns(self, width, Terms::Values(x))
     }
 
     /// `[width]`, of the type of `x [.., width]`: the sum of `x y`.
-    fn sum_products(&self, width: usize, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn sum_products(&self, _: Checked<Self>, width: usize, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
         sum_columns(self, width, Terms::Products(x, y))
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{self, RetentionInputs},
 };
 
@@ -35,7 +35,7 @@ const BLOCKS: usize = 512;
 
 impl primitives::Retention for Cuda {
     /// `log a = −exp(a_log) softplus(x + dt_bias)`, `[rows, width]` in 32 bits.
-    fn retention(&self, inputs: &RetentionInputs<&Tensor<Self>>) -> Result<Tensor<Self>> {
+    fn retention(&self, _: Checked<Self>, inputs: &RetentionInputs<&Tensor<Self>>) -> Result<Tensor<Self>> {
         let x = inputs.x;
         let (count, width) = (x.shape().count(), x.shape().last() as u64);
         let y = self.empty(x.shape().clone(), DType::F32)?;
@@ -48,6 +48,7 @@ impl primitives::Retention for Cuda {
     /// Sums over rows are made in parts, one a block.
     fn retention_backward(
         &self,
+        _: Checked<Self>,
         call: &primitives::RetentionBackward<'_, Self>,
     ) -> Result<RetentionInputs<Tensor<Self>>> {
         let RetentionInputs { x, a_log, dt_bias } = call.inputs;

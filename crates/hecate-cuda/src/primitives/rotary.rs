@@ -6,7 +6,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{Rotary, RotaryDims},
 };
 
@@ -26,17 +26,23 @@ const THREADS: usize = 1 << 18;
 
 impl Rotary for Cuda {
     /// Of tokens whose first position the host knows.
-    fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn rotary(&self, _: Checked<Self>, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         turn(self, dims, x, 0)
     }
 
     /// Of tokens whose first positions `[B]` the device has counted.
-    fn rotary_from(&self, dims: &RotaryDims, x: &Tensor<Self>, positions: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn rotary_from(
+        &self,
+        _: Checked<Self>,
+        dims: &RotaryDims,
+        x: &Tensor<Self>,
+        positions: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         turn(self, dims, x, pointer(positions))
     }
 
     /// Positions `[B]` after so many further tokens.
-    fn advance(&self, positions: &Tensor<Self>, tokens: u32) -> Result<Tensor<Self>> {
+    fn advance(&self, _: Checked<Self>, positions: &Tensor<Self>, tokens: u32) -> Result<Tensor<Self>> {
         let y = self.empty(positions.shape().clone(), DType::U32)?;
         // One a text.
         let count = positions.shape().count();

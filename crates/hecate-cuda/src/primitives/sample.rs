@@ -14,7 +14,7 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{Cut, LANES, Sample, Sampled},
 };
 
@@ -42,7 +42,13 @@ kernels! { SOURCE {
 
 impl Sample for Cuda {
     /// `[B]` tokens of `scores [B,V]`. As many threads as a text has blocks share a lane of tokens.
-    fn sample(&self, cut: &Cut, scores: &Tensor<Self>, streams: &Tensor<Self>) -> Result<Sampled<Tensor<Self>>> {
+    fn sample(
+        &self,
+        _: Checked<Self>,
+        cut: &Cut,
+        scores: &Tensor<Self>,
+        streams: &Tensor<Self>,
+    ) -> Result<Sampled<Tensor<Self>>> {
         let batch = scores.shape().rows();
         // Both are written by one launch, so that a captured step needs no other for its counters.
         let tokens = self.empty([batch], DType::U32)?;

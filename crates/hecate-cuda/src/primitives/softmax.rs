@@ -8,7 +8,7 @@ use crate::{
     launch::{Array, kernels},
     source::{KernelSource, kernel_source},
 };
-use hecate_core::{Result, Tensor, primitives::Softmax};
+use hecate_core::{Checked, Result, Tensor, primitives::Softmax};
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("softmax", "softmax.cu");
 
@@ -37,7 +37,7 @@ kernels! { SOURCE {
 
 impl Softmax for Cuda {
     /// `y = e^{x − top} / Σ e^{x − top}`, row by row.
-    fn softmax(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn softmax(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let y = self.empty(x.shape().clone(), x.dtype())?;
         let (spread, call) = call(x, Array::NONE, &y);
         match spread.kept {
@@ -48,7 +48,7 @@ impl Softmax for Cuda {
     }
 
     /// `dx = y (dy − y·dy)`, row by row.
-    fn softmax_backward(&self, y: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn softmax_backward(&self, _: Checked<Self>, y: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let dx = self.empty(y.shape().clone(), y.dtype())?;
         let (spread, call) = call(y, dy.into(), &dx);
         match spread.kept {

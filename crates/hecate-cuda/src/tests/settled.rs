@@ -6,9 +6,9 @@
 use super::device;
 use crate::{Cuda, primitives::layout::copy_all};
 use hecate_core::{
-    DType, Device, Result, Tensor,
+    DType, Result, Tensor, capture,
     primitives::{
-        AdamW, Fp8, Fp8Factor, Fp8Matmul, Matmul, MatmulDims, MatmulInputs, Slot, Transpose, adamw, fp8_matmul, scale,
+        AdamW, Fp8, Fp8Factor, Fp8Matmul, Operands, Slot, Transpose, adamw, fp8_matmul, matmul_backward_onto, scale,
     },
 };
 
@@ -33,7 +33,7 @@ fn captured(device: &Cuda, count: usize, mut step: impl FnMut(bool, Vec<Tensor<C
         capturing = true;
         Ok((state, scale(1.0, &x)?))
     };
-    device.capture(&[], &x, &mut whole).expect("a capture").graph().map(drop).expect("a graph");
+    capture(device, &[], &x, &mut whole).expect("a capture").graph().map(drop).expect("a graph");
     assert!(given.next().is_none(), "the step was not captured");
 }
 
@@ -67,9 +67,8 @@ fn what_a_step_writes_over_is_not_settled() {
         assert_eq!(value.buffer().pointer(), at, "nobody else held it");
         assert!(![&value, &mean, &square].into_iter().any(settled), "an update");
         // cuBLAS adds to what is there.
-        let transpose = Transpose::default();
-        let dims = MatmulDims { batch: 1, rows: SIZE, inner: SIZE, columns: SIZE, transpose };
-        let sum = device.matmul(dims, MatmulInputs { a: &grad, b: &x, onto: Some(next()) })?;
+        let onto = Operands { a: Some(next()), b: None };
+        let sum = matmul_backward_onto(&grad, &x, Transpose::default(), &grad, onto)?.a;
         assert!(!settled(&sum), "a product added to what was there");
         // By the driver, and by a kernel for many arrays.
         let [one, many] = [next(), next()];

@@ -265,7 +265,11 @@ pub fn load_config(path: &Path) -> Result<Config> {
 pub(super) type Blank<'a, B> = &'a dyn Fn(&B, &Path, &[u8]) -> Result<LanguageModel<B>>;
 
 /// [`Blank`] of models of this architecture.
-pub(super) fn blank<B: Backend, A: Architecture<B>>(device: &B, path: &Path, config: &[u8]) -> Result<LanguageModel<B>> {
+pub(super) fn blank<B: Backend, A: Architecture<B>>(
+    device: &B,
+    path: &Path,
+    config: &[u8],
+) -> Result<LanguageModel<B>> {
     LanguageModel::blank(device, &A::read(path, config)?)
 }
 

@@ -18,10 +18,10 @@ use crate::{
     launch::{Binding, Kernel, PRELUDE, WgslSource},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{
-        Attention, AttentionBackward, AttentionDims, AttentionInputs, AttentionOutputs, Cache, LastRows, Layout,
-        Prefix, Span,
+        Attention, AttentionBackward, AttentionDims, AttentionInputs, AttentionOutputs, Cache, LastRows, Prefix,
+        concat, narrow,
     },
 };
 
@@ -218,21 +218,21 @@ struct Jobs {
 
 /// Arrays one after another, in 32 bits; a single one as it is.
 fn joined(device: &Wgpu, parts: &[Option<&Tensor<Wgpu>>]) -> Result<Tensor<Wgpu>> {
-    let parts = parts.iter().flatten().filter(|x| x.shape().count() > 0).map(|x| device.widened(x));
+    let parts = parts.iter().flatten().filter(|x| x.shape().count() > 0);
+    let parts = parts.map(|x| device.widened(x)?.reshape([x.shape().count()]));
     let parts = parts.collect::<Result<Vec<_>>>()?;
     match &parts[..] {
         [one] => Ok(one.clone()),
-        several => device.concat(1, 1, &several.iter().collect::<Vec<_>>()),
+        several => concat(&several.iter().collect::<Vec<_>>(), 0),
     }
 }
 
 /// Elements from `start` on, in the shape of `like`.
-fn slice_like(device: &Wgpu, x: &Tensor<Wgpu>, start: usize, like: &Tensor<Wgpu>) -> Result<Tensor<Wgpu>> {
+fn slice_like(x: &Tensor<Wgpu>, start: usize, like: &Tensor<Wgpu>) -> Result<Tensor<Wgpu>> {
     if x.shape().count() == like.shape().count() {
         return x.reshape(like.shape().clone());
     }
-    let span = Span { outer: 1, length: x.shape().count(), inner: 1, start, count: like.shape().count() };
-    device.narrow(span, x)?.reshape(like.shape().clone())
+    narrow(&x.reshape([x.shape().count()])?, 0, start, like.shape().count())?.reshape(like.shape().clone())
 }
 
 impl<'a> AttentionCall<'a> {
@@ -416,6 +416,7 @@ impl Attention for Wgpu {
     /// `q [B,T,Hq,d]` over at most `Np + W` keys a token.
     fn attention(
         &self,
+        _: Checked<Self>,
         dims: &AttentionDims,
         inputs: &AttentionInputs<Tensor<Self>>,
     ) -> Result<AttentionOutputs<Tensor<Self>>> {
@@ -424,7 +425,11 @@ impl Attention for Wgpu {
     }
 
     /// Weights are made again from `lse`, so that `y` is not read.
-    fn attention_backward(&self, call: &AttentionBackward<'_, Self>) -> Result<AttentionInputs<Tensor<Self>>> {
+    fn attention_backward(
+        &self,
+        _: Checked<Self>,
+        call: &AttentionBackward<'_, Self>,
+    ) -> Result<AttentionInputs<Tensor<Self>>> {
         let AttentionBackward { dims, inputs, outputs, dy, dcache } = *call;
         let call = AttentionCall::new(self, dims, inputs, inputs.cache.is_some() || dcache.is_some())?;
         let dtype = inputs.q.dtype();
@@ -441,13 +446,13 @@ impl Attention for Wgpu {
         };
         // The tokens' part of an array that begins with the cache's.
         let tokens = |grad, like: &Tensor<Self>, width| {
-            self.rounded(slice_like(self, grad, call.cached * dims.heads * width, like)?, dtype)
+            self.rounded(slice_like(grad, call.cached * dims.heads * width, like)?, dtype)
         };
         let cache = match &inputs.cache {
             None => None,
             Some(Cache { k, v, valid }) => Some(Cache {
-                k: self.rounded(slice_like(self, &dk, 0, k)?, dtype)?,
-                v: self.rounded(slice_like(self, &dv, 0, v)?, dtype)?,
+                k: self.rounded(slice_like(&dk, 0, k)?, dtype)?,
+                v: self.rounded(slice_like(&dv, 0, v)?, dtype)?,
                 valid: self.zeroed(valid.shape().clone(), DType::F32)?,
             }),
         };
@@ -456,7 +461,7 @@ impl Attention for Wgpu {
     }
 
     /// Copies alone, in 32 bits.
-    fn last_rows(&self, last: &LastRows<'_, Self>) -> Result<Tensor<Self>> {
+    fn last_rows(&self, _: Checked<Self>, last: &LastRows<'_, Self>) -> Result<Tensor<Self>> {
         let dtype = last.x.map_or(DType::F32, Tensor::dtype);
         let [before, x] = [last.before, last.x].map(|x| x.map(|x| self.widened(x)).transpose());
         let (before, x) = (before?, x?);

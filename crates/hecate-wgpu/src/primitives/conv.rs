@@ -9,7 +9,7 @@ use crate::{
     launch::{Binding, Kernel, PRELUDE, WgslSource},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{Conv, ConvBackward, ConvDims, ConvInputs, ConvOutputs, LastRows},
 };
 
@@ -123,7 +123,12 @@ impl<'a> ConvCall<'a> {
 
 impl Conv for Wgpu {
     /// All in 32 bits; results are rounded once.
-    fn conv(&self, dims: &ConvDims, inputs: &ConvInputs<&Tensor<Self>>) -> Result<ConvOutputs<Tensor<Self>>> {
+    fn conv(
+        &self,
+        _: Checked<Self>,
+        dims: &ConvDims,
+        inputs: &ConvInputs<&Tensor<Self>>,
+    ) -> Result<ConvOutputs<Tensor<Self>>> {
         let (dtype, ConvInputs { x, weight, state }) = (inputs.x.dtype(), self.widened_conv(inputs)?);
         let y = self.empty(x.shape().clone(), DType::F32)?;
         let call = ConvCall::new(self, dims, false)?;
@@ -135,7 +140,12 @@ impl Conv for Wgpu {
     }
 
     /// The gradient in front of SiLU first; three kernels then read it.
-    fn conv_backward(&self, dims: &ConvDims, call: &ConvBackward<'_, Self>) -> Result<ConvInputs<Tensor<Self>>> {
+    fn conv_backward(
+        &self,
+        _: Checked<Self>,
+        dims: &ConvDims,
+        call: &ConvBackward<'_, Self>,
+    ) -> Result<ConvInputs<Tensor<Self>>> {
         let ConvBackward { inputs, dy, dfinal } = call;
         let (dtype, dy) = (inputs.x.dtype(), self.widened(dy)?);
         let ConvInputs { x, weight, state } = self.widened_conv(inputs)?;

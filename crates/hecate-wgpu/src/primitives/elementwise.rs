@@ -6,7 +6,7 @@ use crate::{
     memory::groups,
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{BiasedBackward, Broadcast, Combine, DropMask, Elementwise, GatedBackward, GatedGrads, Map},
 };
 
@@ -91,22 +91,27 @@ impl ElementwiseArgs {
 
 impl Elementwise for Wgpu {
     /// `y = map(x)` of the shape and type of `x`.
-    fn map(&self, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn map(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         one(self, "map_forward", &mapped(map.index()), ElementwiseArgs::new(x.shape().count()), &[x], x.dtype())
     }
 
     /// `dx = map′(x) dy`, of the shape and type of `x`.
-    fn map_backward(&self, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn map_backward(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         one(self, "map_backward", &mapped(map.index()), ElementwiseArgs::new(x.shape().count()), &[x, dy], x.dtype())
     }
 
     /// `y = x map(g)`, arrays of one shape.
-    fn gated(&self, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn gated(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
         one(self, "gated", &mapped(map.index()), ElementwiseArgs::new(x.shape().count()), &[x, g], x.dtype())
     }
 
     /// Both gradients in one pass over the three arrays.
-    fn gated_backward(&self, map: Map, call: &GatedBackward<'_, Self>) -> Result<GatedGrads<Tensor<Self>>> {
+    fn gated_backward(
+        &self,
+        _: Checked<Self>,
+        map: Map,
+        call: &GatedBackward<'_, Self>,
+    ) -> Result<GatedGrads<Tensor<Self>>> {
         let GatedBackward { x, g, dy } = *call;
         let (count, constants) = (x.shape().count(), mapped(map.index()));
         let like = |x: &Tensor<Self>| self.empty(x.shape().clone(), DType::F32);
@@ -119,39 +124,59 @@ impl Elementwise for Wgpu {
     }
 
     /// `y = map(x + b)`, `b [width]` or of the shape of `x`.
-    fn biased(&self, map: Map, dims: Broadcast, x: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn biased(
+        &self,
+        _: Checked<Self>,
+        map: Map,
+        dims: Broadcast,
+        x: &Tensor<Self>,
+        b: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         let args = ElementwiseArgs { width: dims.width as u32, ..ElementwiseArgs::new(x.shape().count()) };
         one(self, "biased", &mapped(map.index()), args, &[x, b], x.dtype())
     }
 
     /// `dx = map′(x + b) dy`, of the shape and type of `x`.
-    fn biased_backward(&self, map: Map, dims: Broadcast, call: &BiasedBackward<'_, Self>) -> Result<Tensor<Self>> {
+    fn biased_backward(
+        &self,
+        _: Checked<Self>,
+        map: Map,
+        dims: Broadcast,
+        call: &BiasedBackward<'_, Self>,
+    ) -> Result<Tensor<Self>> {
         let BiasedBackward { x, b, dy } = *call;
         let args = ElementwiseArgs { width: dims.width as u32, ..ElementwiseArgs::new(x.shape().count()) };
         one(self, "biased_backward", &mapped(map.index()), args, &[x, b, dy], x.dtype())
     }
 
     /// `a [rows, width]` and `b [width]` or of the shape of `a`.
-    fn combine(&self, how: Combine, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn combine(
+        &self,
+        _: Checked<Self>,
+        how: Combine,
+        dims: Broadcast,
+        a: &Tensor<Self>,
+        b: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         let args = ElementwiseArgs { width: dims.width as u32, ..ElementwiseArgs::new(a.shape().count()) };
         one(self, "combine", &constants(0, how), args, &[a, b], a.dtype())
     }
 
     /// `factor x`, of the type of `x`.
-    fn scale(&self, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn scale(&self, _: Checked<Self>, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let args = ElementwiseArgs { factor, ..ElementwiseArgs::new(x.shape().count()) };
         one(self, "scale", &mapped(0), args, &[x], x.dtype())
     }
 
     /// Each invocation makes the mask of its own element.
-    fn dropout(&self, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn dropout(&self, _: Checked<Self>, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let DropMask { key, dropped, kept } = mask;
         let args = ElementwiseArgs { key, dropped, factor: kept, ..ElementwiseArgs::new(x.shape().count()) };
         one(self, "dropout", &mapped(0), args, &[x], x.dtype())
     }
 
     /// At most one of the two steps copies: widening or rounding.
-    fn cast(&self, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn cast(&self, _: Checked<Self>, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         self.rounded(self.widened(x)?, dtype)
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
 };
-use hecate_core::{DType, Result, Tensor, primitives::Embedding};
+use hecate_core::{Checked, DType, Result, Tensor, primitives::Embedding};
 
 /// What the three kernels of the sort share.
 const SORT: &str = include_str!("embedding_sort.wgsl");
@@ -92,7 +92,7 @@ struct GatherBackwardArgs {
 
 impl Embedding for Wgpu {
     /// `table [V,D]`, `ids [n]`: an id that is not there gives NaN.
-    fn embedding(&self, table: &Tensor<Self>, ids: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn embedding(&self, _: Checked<Self>, table: &Tensor<Self>, ids: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (vocabulary, width, count) = (table.shape().axes()[0], table.shape().last(), ids.shape().count());
         let (dtype, table) = (table.dtype(), self.widened(table)?);
         let y = self.empty([count, width], DType::F32)?;
@@ -104,7 +104,13 @@ impl Embedding for Wgpu {
     }
 
     /// Sorted ids turn the scatter into sums with one owner each.
-    fn embedding_backward(&self, vocabulary: usize, ids: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn embedding_backward(
+        &self,
+        _: Checked<Self>,
+        vocabulary: usize,
+        ids: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         let (width, count, dtype) = (dy.shape().last(), ids.shape().count(), dy.dtype());
         let dtable = self.empty([vocabulary, width], DType::F32)?;
         if vocabulary > 0 {

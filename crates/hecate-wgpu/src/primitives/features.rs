@@ -6,7 +6,7 @@ use crate::{
     launch::{Binding, Kernel, PRELUDE, WgslSource},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{Features, poly2_width},
 };
 
@@ -61,7 +61,7 @@ impl FeaturesArgs {
 
 impl Features for Wgpu {
     /// `x [rows,D]` to `[rows,features]`.
-    fn poly2(&self, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn poly2(&self, _: Checked<Self>, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (args, dtype) = (FeaturesArgs::new(coefficients, x)?, x.dtype());
         let axes = x.shape().axes();
         let outer = &axes[..axes.len().saturating_sub(1)];
@@ -73,7 +73,13 @@ impl Features for Wgpu {
     }
 
     /// `dy [rows,features]` to `dx [rows,D]`.
-    fn poly2_backward(&self, coefficients: [f32; 3], x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn poly2_backward(
+        &self,
+        _: Checked<Self>,
+        coefficients: [f32; 3],
+        x: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         let (args, dtype) = (FeaturesArgs::new(coefficients, x)?, x.dtype());
         let (x, dy) = (self.widened(x)?, self.widened(dy)?);
         let dx = self.empty(x.shape().clone(), DType::F32)?;

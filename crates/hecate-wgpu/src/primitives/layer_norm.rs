@@ -6,7 +6,7 @@ use crate::{
     launch::{Binding, Kernel, PRELUDE, WgslSource},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{AddedLayerNorm, LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, Reduce, cast},
 };
 
@@ -46,24 +46,34 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
 
 impl LayerNorm for Wgpu {
     /// `y = (x − m) r w + b`, and `m` and `r`, `[rows]` each in 32 bits.
-    fn layer_norm(&self, epsilon: f32, inputs: &LayerNormInputs<&Tensor<Self>>) -> Result<LayerNormed<Tensor<Self>>> {
+    fn layer_norm(
+        &self,
+        _: Checked<Self>,
+        epsilon: f32,
+        inputs: &LayerNormInputs<&Tensor<Self>>,
+    ) -> Result<LayerNormed<Tensor<Self>>> {
         normalise(self, epsilon, inputs, None)
     }
 
     /// `dx` row by row; `dw` and `db` are sums over rows.
-    fn layer_norm_backward(&self, call: &LayerNormBackward<'_, Self>) -> Result<LayerNormInputs<Tensor<Self>>> {
-        gradients(self, call, None)
+    fn layer_norm_backward(
+        &self,
+        checked: Checked<Self>,
+        call: &LayerNormBackward<'_, Self>,
+    ) -> Result<LayerNormInputs<Tensor<Self>>> {
+        gradients(self, checked, call, None)
     }
 
     /// In one pass where numbers have 32 bits: a sum of 16 bits is rounded before its norm.
     fn add_layer_norm(
         &self,
+        checked: Checked<Self>,
         epsilon: f32,
         residual: &Tensor<Self>,
         inputs: &LayerNormInputs<&Tensor<Self>>,
     ) -> Result<AddedLayerNorm<Tensor<Self>>> {
         if inputs.x.dtype() != DType::F32 {
-            return self.add_layer_norm_by_parts(epsilon, residual, inputs);
+            return self.add_layer_norm_by_parts(checked, epsilon, residual, inputs);
         }
         let sum = self.empty(inputs.x.shape().clone(), DType::F32)?;
         let normed = normalise(self, epsilon, inputs, Some([residual, &sum]))?;
@@ -73,10 +83,11 @@ impl LayerNorm for Wgpu {
     /// In one pass; gradients of 16 bits are widened before and rounded after it.
     fn add_layer_norm_backward(
         &self,
+        checked: Checked<Self>,
         call: &LayerNormBackward<'_, Self>,
         dsum: &Tensor<Self>,
     ) -> Result<LayerNormInputs<Tensor<Self>>> {
-        gradients(self, call, Some(dsum))
+        gradients(self, checked, call, Some(dsum))
     }
 }
 
@@ -104,6 +115,7 @@ fn normalise(
 /// All gradients; `dsum`, where there is one, is added to that of `x`.
 fn gradients(
     device: &Wgpu,
+    checked: Checked<Wgpu>,
     call: &LayerNormBackward<'_, Wgpu>,
     dsum: Option<&Tensor<Wgpu>>,
 ) -> Result<LayerNormInputs<Tensor<Wgpu>>> {
@@ -118,6 +130,6 @@ fn gradients(
     let mut arrays = vec![x, weight, mean, inverse, slopes, Binding::Write(&dx), Binding::Write(&normed)];
     arrays.extend(dsum.as_ref().map(Binding::Read));
     device.launch(&backward(spread.which, dsum.is_some()), (spread.groups, 1, 1), &spread.args, &arrays)?;
-    let dweight = cast(dtype, &device.sum_products(width, &normed, dy)?)?;
-    Ok(LayerNormInputs { x: device.rounded(dx, dtype)?, weight: dweight, bias: device.sum_rows(width, dy)? })
+    let dweight = cast(dtype, &device.sum_products(checked, width, &normed, dy)?)?;
+    Ok(LayerNormInputs { x: device.rounded(dx, dtype)?, weight: dweight, bias: device.sum_rows(checked, width, dy)? })
 }

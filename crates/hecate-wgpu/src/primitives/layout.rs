@@ -7,7 +7,7 @@ use crate::{
     memory::groups,
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{Layout, Span},
 };
 
@@ -40,7 +40,7 @@ struct LayoutArgs {
 
 impl Layout for Wgpu {
     /// One copy of `outer` runs.
-    fn narrow(&self, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn narrow(&self, _: Checked<Self>, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (words, dtype) = words(self, x)?;
         let y = self.empty([span.outer, span.count, span.inner], words.dtype())?;
         copy(self, span, &words, &y, Way::Out)?;
@@ -48,7 +48,7 @@ impl Layout for Wgpu {
     }
 
     /// Zeros first; the copy covers only the part.
-    fn narrow_backward(&self, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn narrow_backward(&self, _: Checked<Self>, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (words, dtype) = words(self, dy)?;
         let dx = self.zeroed([span.outer, span.length, span.inner], words.dtype())?;
         copy(self, span, &dx, &words, Way::In)?;
@@ -56,7 +56,7 @@ impl Layout for Wgpu {
     }
 
     /// A copy for each part, to its place on the axis.
-    fn concat(&self, outer: usize, inner: usize, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
+    fn concat(&self, _: Checked<Self>, outer: usize, inner: usize, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let parts = parts.iter().map(|part| words(self, part)).collect::<Result<Vec<_>>>()?;
         let Some((first, dtype)) = parts.first() else {
             return Err(unsupported("concat", "there is nothing to join"));

@@ -6,7 +6,7 @@ use crate::{
     memory::groups,
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{Loss, LossBackward, LossInputs, Losses, LossesAndGradient},
 };
 
@@ -59,7 +59,7 @@ impl LossArgs {
 
 impl Loss for Wgpu {
     /// A workgroup a row of `logits [rows,V]`.
-    fn cross_entropy(&self, inputs: &LossInputs<&Tensor<Self>>) -> Result<Losses<Tensor<Self>>> {
+    fn cross_entropy(&self, _: Checked<Self>, inputs: &LossInputs<&Tensor<Self>>) -> Result<Losses<Tensor<Self>>> {
         let LossInputs { classes, logits, targets } = *inputs;
         let rows = logits.shape().rows();
         let (losses, lse) = (self.empty([rows], DType::F32)?, self.empty([rows], DType::F32)?);
@@ -72,7 +72,7 @@ impl Loss for Wgpu {
     }
 
     /// An invocation an element of `dlogits [rows,V]`.
-    fn cross_entropy_backward(&self, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>> {
+    fn cross_entropy_backward(&self, _: Checked<Self>, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>> {
         let LossBackward { inputs: LossInputs { classes, logits, targets }, lse, factor } = *call;
         let count = logits.shape().count();
         let (wide, dlogits) = (self.widened(logits)?, self.empty(logits.shape().clone(), DType::F32)?);
@@ -85,6 +85,7 @@ impl Loss for Wgpu {
     /// A workgroup a row; the gradient takes the place of logits of 32 bits that nobody else holds.
     fn cross_entropy_and_gradient(
         &self,
+        _: Checked<Self>,
         factor: f32,
         inputs: LossInputs<Tensor<Self>>,
     ) -> Result<LossesAndGradient<Tensor<Self>>> {

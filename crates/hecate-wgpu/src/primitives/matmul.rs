@@ -8,7 +8,7 @@ use crate::{
     stored::{self, F16, STORE_F32},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{HeadProducts, Matmul, MatmulDims, MatmulInputs, Projection, Transpose, add},
 };
 
@@ -170,7 +170,7 @@ impl Projection for Wgpu {}
 
 impl Matmul for Wgpu {
     /// `a [batch,m,k]`, `b [batch,k,n]`, either stored transposed.
-    fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
+    fn matmul(&self, _: Checked<Self>, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
         let result = inputs.dtype();
         let MatmulInputs { a, b, onto } = inputs;
         let out = match (RowProduct::new(&dims), CooperativeProduct::new(self, &dims, [a, b])) {

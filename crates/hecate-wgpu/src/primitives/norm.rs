@@ -10,7 +10,7 @@ use crate::{
     memory::groups,
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{AddedNorm, GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions},
 };
 
@@ -211,12 +211,21 @@ fn normalise_backward(
 
 impl Norm for Wgpu {
     /// `y = w x r` with `r = 1/√(mean x² + ε)`, times `act(g)` where there is a gate, and `r` of each group in 32 bits.
-    fn rms_norm(&self, options: RmsNormOptions, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>> {
+    fn rms_norm(
+        &self,
+        _: Checked<Self>,
+        options: RmsNormOptions,
+        inputs: &RmsNormInputs<&Tensor<Self>>,
+    ) -> Result<Normed<Tensor<Self>>> {
         normalise(self, options, inputs.x, Some(inputs.weight), inputs.g, None)
     }
 
     /// `dx` by rows, `dweight [D]` as a sum over rows; what a gate lets through is the plain norm's gradient.
-    fn rms_norm_backward(&self, call: &RmsNormBackward<'_, Self>) -> Result<RmsNormInputs<Tensor<Self>>> {
+    fn rms_norm_backward(
+        &self,
+        _: Checked<Self>,
+        call: &RmsNormBackward<'_, Self>,
+    ) -> Result<RmsNormInputs<Tensor<Self>>> {
         let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
         let width = x.shape().last();
         let Some(g) = g else {
@@ -241,15 +250,16 @@ impl Norm for Wgpu {
     /// In one pass where numbers have 32 bits and there is no gate: a sum of 16 bits is rounded before its norm.
     fn add_rms_norm(
         &self,
+        checked: Checked<Self>,
         options: RmsNormOptions,
         residual: &Tensor<Self>,
         inputs: &RmsNormInputs<&Tensor<Self>>,
     ) -> Result<AddedNorm<Tensor<Self>>> {
         let RmsNormInputs { x, weight, g: None } = *inputs else {
-            return self.add_rms_norm_by_parts(options, residual, inputs);
+            return self.add_rms_norm_by_parts(checked, options, residual, inputs);
         };
         if x.dtype() != DType::F32 {
-            return self.add_rms_norm_by_parts(options, residual, inputs);
+            return self.add_rms_norm_by_parts(checked, options, residual, inputs);
         }
         let sum = self.empty(x.shape().clone(), DType::F32)?;
         let normed = normalise(self, options, x, Some(weight), None, Some([residual, &sum]))?;
@@ -259,11 +269,12 @@ impl Norm for Wgpu {
     /// In one pass without a gate; gradients of 16 bits are widened before and rounded after it.
     fn add_rms_norm_backward(
         &self,
+        checked: Checked<Self>,
         call: &RmsNormBackward<'_, Self>,
         dsum: &Tensor<Self>,
     ) -> Result<RmsNormInputs<Tensor<Self>>> {
         let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g: None }, inverse, dy } = *call else {
-            return self.add_rms_norm_backward_by_parts(call, dsum);
+            return self.add_rms_norm_backward_by_parts(checked, call, dsum);
         };
         let dx = normalise_backward(self, options, x, Some(weight), inverse, dy, Some(dsum))?;
         let dweight = sum_columns(self, x.shape().last(), Terms::Scaled(x, inverse, dy))?;
@@ -271,12 +282,18 @@ impl Norm for Wgpu {
     }
 
     /// `y = x r` with `r = 1/√(|x|² + ε²)` row by row, and `r [rows]`.
-    fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>> {
+    fn l2_norm(&self, _: Checked<Self>, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>> {
         normalise(self, RmsNormOptions::new(epsilon), x, None, None, None)
     }
 
     /// `dx = r (dy − x r² (x·dy))`, row by row.
-    fn l2_norm_backward(&self, x: &Tensor<Self>, inverse: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn l2_norm_backward(
+        &self,
+        _: Checked<Self>,
+        x: &Tensor<Self>,
+        inverse: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
         normalise_backward(self, RmsNormOptions::new(0.0), x, None, inverse, dy, None)
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     memory::groups,
 };
 use hecate_core::{
-    Result, Tensor,
+    Checked, Result, Tensor,
     primitives::{AdamWStep, Clip, Optimizer, Slot, Update},
 };
 
@@ -49,7 +49,12 @@ struct AdamWArgs {
 
 impl Optimizer for Wgpu {
     /// One launch a parameter; clipping is decided on the device.
-    fn adamw(&self, step: &AdamWStep<'_, Self>, updates: Vec<Update<'_, Self>>) -> Result<Vec<Slot<Tensor<Self>>>> {
+    fn adamw(
+        &self,
+        _: Checked<Self>,
+        step: &AdamWStep<'_, Self>,
+        updates: Vec<Update<'_, Self>>,
+    ) -> Result<Vec<Slot<Tensor<Self>>>> {
         let AdamWStep { constants, clip, rates: [learning_rate, unbias1, unbias2] } = *step;
         let args = AdamWArgs {
             count: 0,
@@ -67,7 +72,7 @@ impl Optimizer for Wgpu {
     }
 
     /// `[1]`: the sum of squares of all gradients.
-    fn norm_squared(&self, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
+    fn norm_squared(&self, _: Checked<Self>, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         total_squares(self, grads)
     }
 }

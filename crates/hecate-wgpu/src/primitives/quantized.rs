@@ -9,7 +9,7 @@ use crate::{
     stored::{BITS, IEEE, STORE_F32},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{MatmulDims, QuantizedMatmul, Transpose},
     quantized::Quantized,
 };
@@ -80,7 +80,7 @@ struct FewRowsArgs {
 
 impl QuantizedMatmul for Wgpu {
     /// `y = x Wᵀ`, `x [n,K]`, `W [N,K]`, with `x` as it is and sums in 32 bits.
-    fn quantized_matmul(&self, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
+    fn quantized_matmul(&self, _: Checked<Self>, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
         let (n, inner, columns, dtype) = (x.shape().rows(), weight.columns(), weight.rows(), x.dtype());
         // Bytes and values are counted in 32 bits.
         if [columns * inner, n * inner, n * columns].iter().any(|&count| count > u32::MAX as usize / 2) {

@@ -4,7 +4,7 @@ use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WORKGROUP, WgslSource},
 };
-use hecate_core::{DType, Result, Tensor, primitives::Reduce};
+use hecate_core::{Checked, DType, Result, Tensor, primitives::Reduce};
 
 /// Both kernels.
 const TEXT: &str = include_str!("reduce.wgsl");
@@ -65,21 +65,21 @@ const HEIGHT: usize = 32;
 
 impl Reduce for Wgpu {
     /// `Σ x`, `[1]` in 32 bits.
-    fn sum(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn sum(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         total(self, &self.widened(x)?, false)
     }
 
     /// `Σ x²`, `[1]` in 32 bits.
-    fn sum_squares(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn sum_squares(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         total(self, &self.widened(x)?, true)
     }
 
     /// `[width]`: sums over all rows.
-    fn sum_rows(&self, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn sum_rows(&self, _: Checked<Self>, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         sum_columns(self, width, Terms::Values(x))
     }
 
-    fn sum_products(&self, width: usize, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn sum_products(&self, _: Checked<Self>, width: usize, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
         sum_columns(self, width, Terms::Products(x, y))
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     memory::groups,
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{Retention, RetentionBackward, RetentionInputs},
 };
 
@@ -41,7 +41,7 @@ impl RetentionArgs {
 
 impl Retention for Wgpu {
     /// An invocation an element of `x [rows,H]`.
-    fn retention(&self, inputs: &RetentionInputs<&Tensor<Self>>) -> Result<Tensor<Self>> {
+    fn retention(&self, _: Checked<Self>, inputs: &RetentionInputs<&Tensor<Self>>) -> Result<Tensor<Self>> {
         let RetentionInputs { x, a_log, dt_bias } = *inputs;
         let (args, x) = (RetentionArgs::new(x), self.widened(x)?);
         let y = self.empty(x.shape().clone(), DType::F32)?;
@@ -51,7 +51,11 @@ impl Retention for Wgpu {
     }
 
     /// One pass for both elements, then two sums over rows.
-    fn retention_backward(&self, call: &RetentionBackward<'_, Self>) -> Result<RetentionInputs<Tensor<Self>>> {
+    fn retention_backward(
+        &self,
+        _: Checked<Self>,
+        call: &RetentionBackward<'_, Self>,
+    ) -> Result<RetentionInputs<Tensor<Self>>> {
         let RetentionBackward { inputs: RetentionInputs { x, a_log, dt_bias }, dy } = *call;
         let (args, dtype, x) = (RetentionArgs::new(x), x.dtype(), self.widened(x)?);
         let like_x = || self.empty(x.shape().clone(), DType::F32);

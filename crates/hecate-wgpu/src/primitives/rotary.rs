@@ -6,7 +6,7 @@ use crate::{
     launch::{Binding, Kernel, PRELUDE, WgslSource},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{Rotary, RotaryDims},
 };
 
@@ -34,7 +34,7 @@ struct RotaryArgs {
 
 impl Rotary for Wgpu {
     /// The backward is the same kernel with the angles reversed.
-    fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn rotary(&self, _: Checked<Self>, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (rows, half, dtype) = (dims.sequences.rows(), dims.width / 2, x.dtype());
         let (table, x) = (table(self, dims)?, self.widened(x)?);
         let y = self.empty(x.shape().clone(), DType::F32)?;

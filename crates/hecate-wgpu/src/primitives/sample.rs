@@ -5,7 +5,7 @@ use crate::{
     launch::{Binding, Kernel, PRELUDE, WgslSource},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Checked, DType, Result, Tensor,
     primitives::{Cut, Sample, Sampled},
 };
 
@@ -34,7 +34,13 @@ struct SampleArgs {
 
 impl Sample for Wgpu {
     /// `[B]` tokens of `scores [B,V]` and the streams `[B,3]` after them.
-    fn sample(&self, cut: &Cut, scores: &Tensor<Self>, streams: &Tensor<Self>) -> Result<Sampled<Tensor<Self>>> {
+    fn sample(
+        &self,
+        _: Checked<Self>,
+        cut: &Cut,
+        scores: &Tensor<Self>,
+        streams: &Tensor<Self>,
+    ) -> Result<Sampled<Tensor<Self>>> {
         let (batch, vocabulary) = (scores.shape().rows(), scores.shape().last());
         let scores = self.widened(scores)?;
         let (tokens, next) = (self.empty([batch], DType::U32)?, self.empty(streams.shape().clone(), DType::U32)?);

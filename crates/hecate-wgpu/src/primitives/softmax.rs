@@ -5,7 +5,7 @@ use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
 };
-use hecate_core::{DType, Result, Tensor, primitives::Softmax};
+use hecate_core::{Checked, DType, Result, Tensor, primitives::Softmax};
 
 /// Both directions.
 const SOURCE: WgslSource = WgslSource { name: "softmax", parts: &[PRELUDE, TEXT, include_str!("softmax.wgsl")] };
@@ -21,7 +21,7 @@ pub(crate) const KERNELS: &[Kernel<'static>] =
 
 impl Softmax for Wgpu {
     /// `y = e^{x − top} / Σ e^{x − top}`, row by row.
-    fn softmax(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn softmax(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (spread, dtype, x) = (WholeRows::new(x), x.dtype(), self.widened(x)?);
         let y = self.empty(x.shape().clone(), DType::F32)?;
         let arrays = [Binding::Read(&x), Binding::Write(&y)];
@@ -30,7 +30,7 @@ impl Softmax for Wgpu {
     }
 
     /// `dx = y (dy − y·dy)`, row by row.
-    fn softmax_backward(&self, y: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn softmax_backward(&self, _: Checked<Self>, y: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (spread, dtype) = (WholeRows::new(y), y.dtype());
         let (y, dy) = (self.widened(y)?, self.widened(dy)?);
         let dx = self.empty(y.shape().clone(), DType::F32)?;

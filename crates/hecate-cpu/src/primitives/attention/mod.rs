@@ -29,7 +29,7 @@ use crate::{
     product::Mat,
 };
 use hecate_core::{
-    DType, Result, Tensor, memory,
+    Checked, DType, Result, Tensor, memory,
     primitives::{
         Attention, AttentionBackward, AttentionDims, AttentionInputs, AttentionOutputs, Cache, LastRows, Prefix,
     },
@@ -43,6 +43,7 @@ impl Attention for Cpu {
     /// `y [B,T,Hq,V]` and the queries' log-sums `[B,T,Hq]`.
     fn attention(
         &self,
+        _: Checked<Self>,
         dims: &AttentionDims,
         inputs: &AttentionInputs<Tensor<Self>>,
     ) -> Result<AttentionOutputs<Tensor<Self>>> {
@@ -54,7 +55,11 @@ impl Attention for Cpu {
     }
 
     /// Gradients of everything that the forward read.
-    fn attention_backward(&self, call: &AttentionBackward<'_, Self>) -> Result<AttentionInputs<Tensor<Self>>> {
+    fn attention_backward(
+        &self,
+        _: Checked<Self>,
+        call: &AttentionBackward<'_, Self>,
+    ) -> Result<AttentionInputs<Tensor<Self>>> {
         let AttentionBackward { dims, inputs, dcache, .. } = *call;
         let arrays = AttentionArrays::new(dims, inputs)?;
         let (lse, dy) = (floats(&call.outputs.lse)?, floats(call.dy)?);
@@ -100,7 +105,7 @@ impl Attention for Cpu {
     }
 
     /// Copies alone: rows of `x`, or ones, after those that stood in front.
-    fn last_rows(&self, last: &LastRows<'_, Self>) -> Result<Tensor<Self>> {
+    fn last_rows(&self, _: Checked<Self>, last: &LastRows<'_, Self>) -> Result<Tensor<Self>> {
         let axes = last.shape.axes();
         let width: usize = axes[2..].iter().product();
         let ones = || memory::filled("last_rows", last.sequences.rows() * width, 1.0).map(Cow::Owned);

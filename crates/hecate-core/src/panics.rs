@@ -1,4 +1,4 @@
-//! Panics of a library that is given a user's file.
+//! Panics of libraries that are given what a user has: files, drivers.
 
 use std::{
     any::Any,
@@ -13,9 +13,12 @@ thread_local! {
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does the work; the message of a panic in it is the error. Nothing is printed then. Other threads, and what panics outside of
+/// Does the work; the message of a panic in it is the error, and nothing is printed. Other threads, and what panics outside of
 /// such work, are told of as before.
-pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+///
+/// # Errors
+/// What was said as the thread panicked.
+pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     // A hook cannot be changed while a thread unwinds.
     if !thread::panicking() {
