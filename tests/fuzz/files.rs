@@ -112,7 +112,7 @@ fn any_numbers_in_a_training_are_read_or_refused() {
         let said = serde_json::from_str::<serde_json::Value>(&told).ok().and_then(|told| told["step"].as_u64());
         let mut files = whole.clone();
         files.insert("training.json".to_owned(), told.into_bytes().into());
-        run.clear(&[]).expect("no run");
+        run.clear(&[], &[]).expect("no run");
         run.commit(said.unwrap_or(step), &files, &PUBLISHED, 1).expect("room");
         if let Ok(mut trainer) = sound("Trainer::resume", || Trainer::<Cpu>::resume(&device(), &run))? {
             let _ = sound("Trainer::step", || trainer.step(&corpus).map(|_| ()))?;
@@ -121,7 +121,7 @@ fn any_numbers_in_a_training_are_read_or_refused() {
         let _ = sound("Standing::read", || Standing::read(&run).map(|_| ()))?;
         Ok(())
     });
-    run.clear(&[]).expect("no run");
+    run.clear(&[], &[]).expect("no run");
     run.commit(step + 1, &whole, &PUBLISHED, 1).expect("room");
     let refused = Trainer::<Cpu>::resume(&device(), &run).expect_err("another step").to_string();
     assert!(refused.contains("training.json") && refused.contains("step 2"), "{refused}");

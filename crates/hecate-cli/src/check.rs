@@ -16,6 +16,7 @@ use hecate_conformance::{
     report::{Cell, check_all},
 };
 use hecate_core::Backend;
+use hecate_models::checkpoint::write_whole;
 use std::{
     fs,
     io::{self, IsTerminal, Write, stdout},
@@ -94,7 +95,7 @@ fn record<B: Backend>(file: &Path, device: &B, cells: &[Cell]) -> Result<()> {
         Err(source) => return Err(Error::Io { path: file.into(), source }),
     };
     record.replace(B::NAME, &device.hardware(), cells).map_err(|why| Error::file(file, why))?;
-    fs::write(file, record.to_string()).map_err(|source| Error::Io { path: file.into(), source })
+    Ok(write_whole(file, record.to_string().as_bytes())?)
 }
 
 /// Name, both errors, the verdict and options; a primitive without a backward has no gradient error.

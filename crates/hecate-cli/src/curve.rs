@@ -1,9 +1,8 @@
 //! The picture of a run: bits a byte over steps, and below it how large memories are.
 
 use crate::error::{Error, Result};
-use hecate_models::metrics::Record;
+use hecate_models::{checkpoint::Run, metrics::Record};
 use plotters::prelude::*;
-use std::path::Path;
 
 mod states;
 
@@ -15,9 +14,18 @@ const LEFT: u32 = 60;
 /// A mean over about ten steps.
 const SMOOTHING: f64 = 0.9;
 
-/// Draws the learned text's and the held-out text's curves into an SVG file, which is replaced whole. Without a step there
-/// is nothing to draw.
-pub(crate) fn draw(path: &Path, records: &[Record]) -> Result<()> {
+/// The end of a picture, by which it is known.
+const MARK: &str = "<!-- drawn by hecate -->\n";
+
+/// Whether a content is a picture that [`draw`] made.
+pub(crate) fn is_picture(content: &[u8]) -> bool {
+    content.ends_with(MARK.as_bytes())
+}
+
+/// Draws the learned text's and the held-out text's curves into this SVG file of a run, which is replaced whole. Without a step
+/// there is nothing to draw.
+pub(crate) fn draw(run: &Run, name: &'static str, records: &[Record]) -> Result<()> {
+    let path = &run.file(name);
     // Records of steps without a measurement have no held-out point.
     let train: Vec<_> = records.iter().filter_map(|r| Some((r.step as f64, r.bits_per_byte?))).collect();
     let held_out: Vec<_> = records.iter().filter_map(|r| Some((r.step as f64, r.held_out_bits_per_byte?))).collect();
@@ -28,7 +36,11 @@ pub(crate) fn draw(path: &Path, records: &[Record]) -> Result<()> {
     let mut picture = String::new();
     plot(&mut picture, (&train, &held_out), &states::by_layer(records))
         .map_err(|error| Error::file(path, format!("cannot be drawn: {error}")))?;
-    Ok(hecate_models::checkpoint::write_whole(path, picture.as_bytes())?)
+    picture.push_str(MARK);
+    if run.is_foreign(&(name, is_picture)) {
+        return Err(Error::file(path, "is no picture of a run, so it is left as it is; move it elsewhere"));
+    }
+    Ok(run.write(name, picture.as_bytes())?)
 }
 
 /// What drawing gives: its errors are those of a text that cannot be written.

@@ -6,7 +6,7 @@ use crate::{
     defaults,
     error::{Error, Result},
     measure::learned_windows,
-    runs::{MODEL, find, trained},
+    runs::{MODEL, check_run, find, trained},
     table::Table,
     train::{CURVE, METRICS},
     visible::{visible, visible_path},
@@ -48,10 +48,8 @@ pub(crate) struct RunsArgs {
 
 /// Prints what a run is, and how far it came.
 pub(crate) fn run(arguments: InfoArgs) -> Result<ExitCode> {
-    let folder = find(arguments.run.or(arguments.named), "RUN")?;
-    if !folder.is_dir() {
-        return Err(Error::file(folder, "no such folder; `hecate runs` lists the runs that there are"));
-    }
+    let folder = find(arguments.run.or(arguments.named), "hecate info")?;
+    check_run(&folder, "`hecate runs` lists the runs that there are")?;
     // All of it is read before a line is printed: half a description helps nobody.
     let summary = Summary::read(&folder)?;
     let mut out = stdout().lock();
@@ -70,15 +68,15 @@ pub(crate) fn run(arguments: InfoArgs) -> Result<ExitCode> {
     line("last loss", summary.learned())?;
     // Drawn with the first checkpoint after a step.
     let picture = folder.join(CURVE);
-    line("picture", if picture.exists() { visible_path(&picture) } else { "not drawn yet".to_owned() })?;
+    line("picture", if picture.is_file() { visible_path(&picture) } else { "not drawn yet".to_owned() })?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints a row a run, the one written last at the end.
 pub(crate) fn list(arguments: RunsArgs) -> Result<ExitCode> {
     let folder = arguments.folder;
-    // A folder that is missing has no runs either.
-    let entries = fs::read_dir(&folder).map_err(|_| none(&folder))?;
+    check_run(&folder, "train a run with `hecate train`, or name another folder with `hecate runs DIR`")?;
+    let entries = fs::read_dir(&folder).map_err(|source| Error::Io { path: folder.clone(), source })?;
     // Folders below are not looked into: a run's own checkpoints have weights too.
     let mut runs: Vec<(SystemTime, PathBuf)> =
         entries.flatten().filter_map(|entry| Some((trained(&entry.path())?, entry.path()))).collect();

@@ -98,8 +98,12 @@ enum Action {
 
 /// The exit status is as [`STATUS`] says.
 fn main() -> ExitCode {
-    // clap answers `--help` and flags that it cannot read by itself.
-    let action = Command::parse().action;
+    #[cfg(unix)]
+    stop::let_writes_fail();
+    let action = match Command::try_parse() {
+        Ok(command) => command.action,
+        Err(answer) => return tell(&answer),
+    };
     // Kernels that a step waits for are compiled by this program, started once more for each of them.
     // The compiler makes one at a time in a program.
     // Where this program cannot be found, they are compiled one by one.
@@ -108,12 +112,25 @@ fn main() -> ExitCode {
         hecate::cuda::compile_through(program, vec!["compile-kernel".to_owned()]);
     }
     let outcome = log::start().and_then(|()| run(action));
-    outcome.unwrap_or_else(|error| {
-        if !error.is_closed_pipe() {
-            report(&error);
-        }
-        ExitCode::FAILURE
-    })
+    outcome.unwrap_or_else(|error| fail(&error))
+}
+
+/// Prints help, the version, or what is wrong with the flags. Help that cannot be written is an error.
+fn tell(answer: &clap::Error) -> ExitCode {
+    // 0 for help, 2 for flags that cannot be read.
+    let status = u8::try_from(answer.exit_code()).unwrap_or(2);
+    match answer.print().and_then(|()| io::Write::flush(&mut io::stdout())) {
+        Err(error) if !answer.use_stderr() => fail(&error.into()),
+        _ => ExitCode::from(status),
+    }
+}
+
+/// Says what went wrong, unless nobody is there to read it.
+fn fail(error: &error::Error) -> ExitCode {
+    if !error.is_closed_pipe() {
+        report(error);
+    }
+    ExitCode::FAILURE
 }
 
 /// Runs the subcommand that was named.
@@ -143,7 +160,9 @@ fn run(action: Action) -> error::Result<ExitCode> {
 fn complete(shell: Shell) -> io::Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Command::command(), "hecate", &mut script);
-    io::Write::write_all(&mut io::stdout(), &script)?;
+    let mut out = io::stdout();
+    io::Write::write_all(&mut out, &script)?;
+    io::Write::flush(&mut out)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -28,9 +28,19 @@ pub(crate) fn find(given: Option<PathBuf>, flag: &str) -> Result<PathBuf> {
     // From the newest on, so that few configurations are read.
     let latest = runs.into_iter().rev().find(|(_, folder)| !is_quantized(folder));
     latest.map(|(_, folder)| folder).ok_or_else(|| {
-        let why = format!("no trained run in it; train one with `hecate train`, or name one with `{flag} DIR`");
+        let found = if Path::new(defaults::RUNS).is_dir() { "in it" } else { "here" };
+        let why = format!("no trained run {found}; train one with `hecate train`, or name one with `{flag} DIR`");
         Error::file(defaults::RUNS, why)
     })
+}
+
+/// Refuses what is no folder of a run; `way_out` says what to do.
+pub(crate) fn check_run(folder: &Path, way_out: &str) -> Result<()> {
+    match fs::metadata(folder) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(Error::file(folder, format!("is no folder, and a run is one; {way_out}"))),
+        Err(_) => Err(Error::file(folder, format!("no such folder; {way_out}"))),
+    }
 }
 
 /// Refuses a folder that is a file or would be below one: the system would only say that it is no directory.
@@ -55,7 +65,8 @@ pub(crate) const MODEL: &str = "model.safetensors";
 
 /// When the run's model was last written.
 pub(crate) fn trained(folder: &Path) -> Option<SystemTime> {
-    fs::metadata(folder.join(MODEL)).ok()?.modified().ok()
+    // Of a link itself, which is not followed.
+    fs::symlink_metadata(folder.join(MODEL)).ok()?.modified().ok()
 }
 
 /// Which weights of which run.
@@ -98,11 +109,7 @@ impl RunArgs {
 
 /// The model in a run's folder, and what its tokens mean; `flag` names another.
 pub(crate) fn open<B: Backend>(device: &B, folder: &Path, best: bool, flag: &str) -> Result<Trained<B>> {
-    if !folder.is_dir() {
-        let why =
-            format!("no such folder; train a model with `hecate train --out DIR`, or name another with `{flag} DIR`");
-        return Err(Error::file(folder, why));
-    }
+    check_run(folder, &format!("train a model with `hecate train --out DIR`, or name another with `{flag} DIR`"))?;
     // The library would say that a longer training writes such a file.
     if best && is_quantized(folder) {
         let why = format!(

@@ -63,7 +63,7 @@ fn size(text: &str) -> Result<Size, String> {
 pub(crate) fn load(paths: &[PathBuf], MemoryArgs { in_memory }: MemoryArgs) -> Result<Text> {
     match paths {
         [] => Ok(Text::new("Hecate's own sources", OWN)),
-        [path] if is_stdin(path) => read_stdin(),
+        [path] if is_stdin(path) => read_stdin(in_memory),
         // Where it would stand among files could not be found again.
         _ if paths.iter().any(|path| is_stdin(path)) => {
             Err(Error::flag("--text", "`-` is standard input and goes with no other text; name files, or `-` alone"))
@@ -81,12 +81,21 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
     path == Path::new(STDIN)
 }
 
-/// All of standard input.
-fn read_stdin() -> Result<Text> {
+/// All of standard input, of which as much is held as of any text.
+fn read_stdin(most: Size) -> Result<Text> {
     // Read to its end: the last part of it is held out.
-    let mut text = String::new();
-    // An error here is what a file that is not UTF-8 is.
-    stdin().read_to_string(&mut text).map_err(|error| {
+    let mut text = Vec::new();
+    // A byte more tells that there is more; whoever writes without an end is not waited for.
+    stdin().take((most.0 as u64).saturating_add(1)).read_to_end(&mut text).map_err(|error| {
+        Error::flag("--text -", format!("standard input cannot be read: {error}; give a text in UTF-8"))
+    })?;
+    if text.len() > most.0 {
+        let why = format!(
+            "standard input is longer than {most}; give it as a file, or raise the limit with `--in-memory SIZE`"
+        );
+        return Err(Error::flag("--text -", why));
+    }
+    let text = String::from_utf8(text).map_err(|error| {
         Error::flag("--text -", format!("standard input cannot be read: {error}; give a text in UTF-8"))
     })?;
     if text.is_empty() {

@@ -18,6 +18,14 @@ pub(crate) fn status() -> u8 {
     BY_SIGNAL + signal
 }
 
+/// Has the system refuse what it would write beyond the size that files may have (`ulimit -f`), as on a full disk. Unasked, it
+/// ends the program without a word.
+#[cfg(unix)]
+pub(crate) fn let_writes_fail() {
+    // Where it cannot be had, such a limit does what it did.
+    let _ = signals::ignore_size_limit();
+}
+
 /// Whether somebody asked to stop. Asking a second time ends the program at once.
 pub(crate) struct Stop(Interrupt);
 
@@ -107,11 +115,16 @@ mod signals {
         Ok(matches!(set(Signal::SIGHUP, SigHandler::SigIgn)?, SigHandler::SigIgn))
     }
 
+    /// Ignores the signal of files that grow too large: what is written then fails.
+    pub(super) fn ignore_size_limit() -> Result<(), Errno> {
+        set(Signal::SIGXFSZ, SigHandler::SigIgn).map(drop)
+    }
+
     /// Another handler from here on; returns the one of before.
     #[allow(unsafe_code)]
     fn set(signal: Signal, handler: SigHandler) -> Result<SigHandler, Errno> {
         let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
-        // SAFETY: the only function that is set is `take`, which may break in on any other.
+        // SAFETY: the only function that is ever set is `take`, which may break in on any other.
         Ok(unsafe { sigaction(signal, &action) }?.handler())
     }
 }

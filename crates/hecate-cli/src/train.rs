@@ -22,7 +22,7 @@ pub(crate) use session::{CURVE, METRICS};
 pub(crate) use {shape::ShapeArgs, training::TrainingArgs};
 
 use crate::{
-    defaults,
+    curve, defaults,
     device::with_device,
     error::{Error, Result},
     progress, runs, sources,
@@ -31,15 +31,20 @@ use hecate::Job;
 use hecate_core::Backend;
 use hecate_models::{
     Config, LanguageModel, Vocabulary,
-    checkpoint::Run,
+    checkpoint::{Companion, Contents, Run},
+    metrics,
     text::Corpus,
     trainer::{PUBLISHED, RunPlan, TOKENIZER, Trained, Trainer, load_config},
 };
 use session::Session;
-use std::{fs, path::Path, process::ExitCode};
+use std::{
+    fs,
+    path::{Component, Path, PathBuf},
+    process::ExitCode,
+};
 
 /// Files of a run beside its checkpoints and what they publish: the record and the picture, which the command writes.
-const BESIDE: [&str; 2] = [METRICS, CURVE];
+const BESIDE: [Companion; 2] = [(METRICS, metrics::is_record), (CURVE, curve::is_picture)];
 
 /// Trains on the chosen device until the run is over or somebody asks to stop.
 pub(crate) fn run(arguments: TrainArgs) -> Result<ExitCode> {
@@ -86,8 +91,10 @@ fn begin<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Sess
     let kept = arguments.text.iter().all(|path| sources::is_stdin(path));
     let trainer = if kept { trainer.with_text(source) } else { trainer };
     let lock = run.lock()?;
-    // Another process may have come first.
-    check_free(&run, arguments.overwrite)?;
+    // Another process may have come first. What is to be replaced is looked at once more below.
+    if !arguments.overwrite {
+        check_free(&run, false)?;
+    }
     // Clears what an older run left, and writes checkpoint 0.
     trainer.begin(&run, &BESIDE)?;
     Session::new(run, lock, trainer, corpus, vocabulary, arguments.measure)
@@ -129,25 +136,25 @@ impl<B: Backend> Beginning<B> {
     }
 }
 
-/// Refuses a folder that holds what a new run would replace, unless that is wanted.
+/// Refuses a folder that holds a run, unless that is to be replaced, and one with somebody else's files in any case.
 ///
 /// # Errors
-/// A run in it, or a file that a run would write; both name `--resume`, `--overwrite` or `--out`.
+/// They name `--resume`, `--overwrite` or `--out`.
 fn check_free(run: &Run, overwrite: bool) -> Result<()> {
-    if overwrite {
-        return Ok(());
-    }
-    let folder = run.folder().display();
-    let begin = "replace it (`--overwrite`) or name another folder (`--out DIR`)";
-    // A run has checkpoints; a folder without them may still hold somebody's model.
-    if run.latest()?.is_some() {
-        let why = format!("holds a run already; go on with it (`--resume {folder}`), {begin}");
-        return Err(Error::file(run.folder(), why));
-    }
-    match PUBLISHED.iter().chain(&BESIDE).map(|name| run.file(name)).find(|path| path.exists()) {
-        Some(path) => Err(Error::file(path, format!("is there already; {begin}"))),
-        None => Ok(()),
-    }
+    let folder = run.folder();
+    let why = match run.contents(&PUBLISHED, &BESIDE)? {
+        Contents::Nothing => return Ok(()),
+        Contents::Foreign(path) => {
+            let why = "was not written by Hecate, which begins no run among other files; name another folder (`--out DIR`), or \
+                       move this elsewhere";
+            return Err(Error::file(path, why));
+        }
+        Contents::Ours if overwrite => return Ok(()),
+        // A quantized copy has no checkpoint that could be gone on from.
+        Contents::Ours if run.latest()?.is_none() => "holds a model already;".to_owned(),
+        Contents::Ours => format!("holds a run already; go on with it (`--resume {}`),", folder.display()),
+    };
+    Err(Error::file(folder, format!("{why} replace it (`--overwrite`) or name another folder (`--out DIR`)")))
 }
 
 /// A stopped run, where its newest checkpoint left it. The text must be the same; its path may be another.
@@ -166,7 +173,8 @@ fn resume<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Ses
     let source = match trainer.text() {
         // A clone shares the bytes.
         Some(kept) if arguments.text.is_empty() => kept.clone(),
-        _ => sources::load(if arguments.text.is_empty() { &plan.text } else { &arguments.text }, arguments.memory)?,
+        _ if arguments.text.is_empty() => sources::load(known_places(&run, &plan.text)?, arguments.memory)?,
+        _ => sources::load(&arguments.text, arguments.memory)?,
     };
     // Length and checksum: a text that grew by a line is another text.
     let found = source.identity();
@@ -222,7 +230,12 @@ fn change<B: Backend>(trainer: &mut Trainer<B>, arguments: &TrainArgs) -> Result
 /// Content of a `tokenizer.json`.
 fn read_tokenizer(path: &Path) -> Result<Vec<u8>> {
     // The system's words name neither the flag nor what such a file is.
-    fs::read(path).map_err(|error| {
+    let read = fs::metadata(path).and_then(|found| match found.is_file() {
+        // A pipe may never end.
+        true => fs::read(path),
+        false => Err(std::io::Error::other("it is no plain file")),
+    });
+    read.map_err(|error| {
         let why = format!("{} cannot be read ({error}); name a `tokenizer.json` of Hugging Face", path.display());
         Error::flag("--tokenizer", why)
     })
@@ -238,10 +251,32 @@ fn vocabulary(path: Option<&Path>, tokenizer: Option<&[u8]>) -> Result<Vocabular
 }
 
 /// A path that a resumed run finds from any folder; standard input has none.
-// The file need not exist: whoever reads it says so with its path.
-fn absolute(path: &Path) -> Result<std::path::PathBuf> {
+fn absolute(path: &Path) -> Result<PathBuf> {
     if sources::is_stdin(path) {
         return Ok(path.to_owned());
     }
-    std::path::absolute(path).map_err(|source| Error::Io { path: path.to_owned(), source })
+    let found = std::path::absolute(path).and_then(|all| if leads_up(&all) { fs::canonicalize(all) } else { Ok(all) });
+    found.map_err(|source| Error::Io { path: path.to_owned(), source })
+}
+
+/// Whether a path has `..` in it.
+fn leads_up(path: &Path) -> bool {
+    path.components().any(|part| part == Component::ParentDir)
+}
+
+/// Paths of a run's text, as the run wrote them down.
+///
+/// # Errors
+/// One that no run writes down: it may have come from anybody, and would mean something else in each folder.
+fn known_places<'a>(run: &Run, text: &'a [PathBuf]) -> Result<&'a [PathBuf]> {
+    match text.iter().find(|path| !sources::is_stdin(path) && (!path.is_absolute() || leads_up(path))) {
+        None => Ok(text),
+        Some(path) => {
+            let why = format!(
+                "its text is said to be in {}, expected a whole path without `..`; name the text with `--text FILE`",
+                path.display()
+            );
+            Err(Error::file(run.folder(), why))
+        }
+    }
 }

@@ -6,6 +6,8 @@ mod command {
     mod choices;
     mod documents;
     #[cfg(unix)]
+    mod foreign;
+    #[cfg(unix)]
     mod full_disk;
     mod going_on;
     mod harness;

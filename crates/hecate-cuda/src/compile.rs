@@ -10,11 +10,9 @@ use std::{
     env, fmt, fs,
     io::Write as _,
     path::{Path, PathBuf},
-    sync::{
-        OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::OnceLock,
 };
+use tempfile::NamedTempFile;
 
 /// Code that the driver takes.
 pub(crate) enum Image {
@@ -96,10 +94,10 @@ impl Compiler {
     pub(crate) fn keeps(&self) -> bool {
         // Rights alone do not tell: a disk may be full, or only be read.
         let probe = |folder: &PathBuf| {
-            let file = folder.join(format!("{}.probe", std::process::id()));
-            write(&file, &[]).and_then(|()| fs::remove_file(&file)).is_ok()
+            fs::create_dir_all(folder)?;
+            tempfile::tempfile_in(folder)?.write_all(&[0])
         };
-        self.cache.as_ref().is_some_and(probe)
+        self.cache.as_ref().is_some_and(|folder| probe(folder).is_ok())
     }
 
     /// Whether the compiler is there and a cache for what it makes, and this kernel is not in it.
@@ -264,14 +262,11 @@ pub(crate) fn keep(file: &Path, cubin: &[u8]) -> std::io::Result<()> {
 
 /// Writes under another name first, so that nobody reads half a file.
 pub(crate) fn write(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    static WRITTEN: AtomicU64 = AtomicU64::new(0);
     let folder = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    // Neither another process nor another thread has this name.
-    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-    let unfinished = file.with_extension(format!("{}-{number}.part", std::process::id()));
-    let written = fs::File::create(&unfinished).and_then(|mut out| out.write_all(bytes));
-    written.and_then(|()| fs::rename(&unfinished, file)).inspect_err(|_| {
-        let _ = fs::remove_file(&unfinished);
-    })
+    // Of a name that nobody else has; removed where it does not get its own.
+    let mut unfinished = NamedTempFile::new_in(folder)?;
+    unfinished.write_all(bytes)?;
+    unfinished.persist(file)?;
+    Ok(())
 }

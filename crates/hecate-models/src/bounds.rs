@@ -1,6 +1,7 @@
 //! How large a size in a configuration or a setting may be: far above what any machine holds, far below an overflow.
 
 use crate::{Error, Result};
+use hecate_core::Bytes;
 use std::ops::RangeInclusive;
 
 /// Largest size of anything that a configuration or a setting names.
@@ -12,6 +13,12 @@ pub(crate) const LAYERS: usize = 1 << 16;
 const TAPS: usize = 256;
 /// Most elements in a model, and in what one mixer remembers of a text.
 pub(crate) const ELEMENTS: u128 = 1 << 32;
+
+/// Most elements of keys or values that attention keeps of a text: windows of 65,536 tokens with keys of 1,024.
+pub(crate) const WINDOW: u128 = 1 << 26;
+/// Most elements of one kind that wait for the end of a chunk: chunks of 4,096 tokens with keys of 1,024. Every call copies the
+/// room for them, however short the text.
+pub(crate) const CHUNK: u128 = 1 << 22;
 
 /// Refuses a size outside of a range; `field` names it.
 pub(crate) fn within(field: impl Into<String>, found: usize, range: RangeInclusive<usize>) -> Result<()> {
@@ -29,6 +36,16 @@ pub(crate) fn at_most(field: impl Into<String>, found: u128, most: u128) -> Resu
         return Ok(());
     }
     Err(Error::config(field, found, format!("at most {most}; make one of the sizes smaller")))
+}
+
+/// Refuses room for the tokens of a text that is over `most` elements of 32 bits; `field` names what it is the product of.
+pub(crate) fn room(field: impl Into<String>, found: u128, most: u128) -> Result<()> {
+    if found <= most {
+        return Ok(());
+    }
+    let [takes, fits] = [found, most].map(|elements| Bytes(elements.saturating_mul(4)));
+    let found = format!("{found}, which takes {takes} for a text of any length");
+    Err(Error::config(field, found, format!("at most {most} ({fits}); make one of the sizes smaller")))
 }
 
 /// The product of sizes, which cannot overflow.

@@ -5,12 +5,13 @@
 //! ├── config.json, model.safetensors, …   the newest checkpoint's model, for everybody else
 //! ├── best.safetensors                    the weights with the lowest held-out loss, once one was measured
 //! ├── .lock                                held by the process that trains it
+//! ├── .hecate-unfinished/                  while something is written
 //! └── checkpoint-00000500/                 everything that resuming needs
 //!     ├── config.json, model.safetensors, training.json, training.safetensors, …
 //!     └── checksums.json                   of the others
 //! ```
 //!
-//! A checkpoint is written under a name that begins with a dot, flushed to the disk, and then renamed. That one rename
+//! A checkpoint is written into the folder of what is not finished, flushed to the disk, and then renamed. That one rename
 //! is the moment at which it exists. Whatever is there under its final name is whole. Then its model is put into the run
 //! folder file by file, each through a rename too. Only then older checkpoints go: they are renamed away before
 //! they are removed. Stopped anywhere in between, the run has the old checkpoint or the new one, never a mix. The
@@ -19,17 +20,24 @@
 //! Large files take room once. One that did not change since the last checkpoint is a second name of that file, as are those
 //! in the run folder. Small files are copied, so that whoever edits one changes no checkpoint. A disk that is full refuses a
 //! checkpoint before it exists; what was written of it is removed, and older ones stay.
+//!
+//! A run's folder may come from anybody. Its files are plain ones of plain names, and are opened without following links. And what
+//! Hecate did not write is never removed or replaced: a file is known by its checksum in a checkpoint or beside weights.
 
 mod commit;
+mod contents;
 mod disk;
 #[cfg(test)]
 mod tests;
+mod unfinished;
 
+pub use contents::{Companion, Contents};
 pub use disk::write_whole;
-pub(crate) use disk::{read_file, write_whole_with};
+pub(crate) use disk::{open_to_change, read_file, write_new, write_whole_with};
 
 use crate::{Error, Result, checksum::checksum, json};
-use disk::{names, remove};
+use commit::is_refusal;
+use disk::{names, remove_file};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     borrow::Cow,
@@ -41,8 +49,6 @@ use std::{
 
 const CHECKSUMS: &str = "checksums.json";
 const PREFIX: &str = "checkpoint-";
-/// Ends the name of a checkpoint that is to be removed.
-const AWAY: &str = ".old.partial";
 const LOCK: &str = ".lock";
 
 /// Names and contents of files that belong together.
@@ -89,9 +95,13 @@ impl Run {
     /// # Errors
     /// [`Error::Checkpoint`] if there is none, [`Error::Io`].
     pub fn newest(&self) -> Result<u64> {
-        let none = || match self.folder.is_dir() {
-            true => Error::checkpoint(&self.folder, "holds no checkpoint to resume from; start a new run there"),
-            false => Error::checkpoint(&self.folder, "no such folder; name that of a run"),
+        let none = || {
+            let why = match fs::metadata(&self.folder) {
+                Ok(found) if found.is_dir() => "holds no checkpoint to resume from; start a new run there",
+                Ok(_) => "is no folder; name that of a run",
+                Err(_) => "no such folder; name that of a run",
+            };
+            Error::checkpoint(&self.folder, why)
         };
         self.latest()?.or(self.put_away_last()?).ok_or_else(none)
     }
@@ -104,8 +114,7 @@ impl Run {
     pub fn lock(&self) -> Result<Lock> {
         fs::create_dir_all(&self.folder).map_err(Error::io("create", &self.folder))?;
         let path = self.file(LOCK);
-        let options = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-        let file = options.map_err(Error::io("open", &path))?;
+        let file = open_to_change(&path, OpenOptions::new().write(true).truncate(false))?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {
                 let why = "this run is being trained by another process; wait for it, or name another folder";
@@ -132,8 +141,8 @@ impl Run {
     /// and only then everything goes that [`Run::clear`] removes.
     ///
     /// # Errors
-    /// [`Error::Io`]; if the checkpoint could not be written, the old run is as it was.
-    pub fn replace(&self, step: u64, files: &Files<'_>, published: &[&str], beside: &[&str]) -> Result<()> {
+    /// As [`Run::clear`]; if the checkpoint could not be written, the old run is as it was.
+    pub fn replace(&self, step: u64, files: &Files<'_>, published: &[&str], beside: &[Companion]) -> Result<()> {
         self.replace_watched(step, files, published, beside, &mut || Ok(()))
     }
 
@@ -142,7 +151,8 @@ impl Run {
     /// full, keeps nobody from going on: the next checkpoint tries again.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] if there is none or a file of it is missing or damaged, [`Error::Io`].
+    /// [`Error::Checkpoint`] if there is none or a file of it is missing or damaged, or one that Hecate did not write is in
+    /// the place of one that is published; [`Error::Io`].
     pub fn open(&self, published: &[&str]) -> Result<(u64, Files<'static>)> {
         let step = self.newest()?;
         if self.latest()?.is_none() {
@@ -151,9 +161,14 @@ impl Run {
             fs::rename(&away, &back).map_err(Error::io("rename", &away))?;
         }
         let files = read(&self.checkpoint(step)).map_err(|error| self.point_back(step, error))?;
+        let publish = || self.publish(step, &files, published, &mut || Ok(()));
+        // What was put away tells who wrote a published file. On a full disk it may take the room of the next one.
+        let first = publish();
         let _ = self.sweep(&mut || Ok(()));
-        let _ = self.publish(step, &files, published, &mut || Ok(()));
-        Ok((step, files))
+        match if first.as_ref().is_err_and(is_refusal) { publish() } else { first } {
+            Err(error @ Error::Checkpoint { .. }) => Err(error),
+            _ => Ok((step, files)),
+        }
     }
 
     /// The error of a damaged checkpoint, which tells of the one before it.
@@ -163,7 +178,7 @@ impl Run {
         match (error, older) {
             (Error::Checkpoint { path, why }, Some(older)) => {
                 let folder = self.checkpoint(step);
-                let why = format!("{why}, or remove {} to go on from step {older}", folder.display());
+                let why = format!("{why}, or move {} elsewhere to go on from step {older}", folder.display());
                 Error::Checkpoint { path, why }
             }
             (error, _) => error,
@@ -173,10 +188,18 @@ impl Run {
     /// Removes the run: its checkpoints, what they published, and these files beside them. Nothing else is touched.
     ///
     /// # Errors
+    /// [`Error::Checkpoint`] where Hecate did not write what is there under one of these names, before anything is changed;
     /// [`Error::Io`].
-    pub fn clear(&self, beside: &[&str]) -> Result<()> {
+    pub fn clear(&self, published: &[&str], beside: &[Companion]) -> Result<()> {
+        self.check_ours(published, beside)?;
+        self.remove_all(published, beside)
+    }
+
+    /// [`Run::clear`] of what was looked at.
+    fn remove_all(&self, published: &[&str], beside: &[Companion]) -> Result<()> {
         self.remove_checkpoints(&self.steps()?, &mut || Ok(()))?;
-        beside.iter().try_for_each(|name| remove(&self.file(name)))
+        let beside = beside.iter().map(|(name, _)| name);
+        published.iter().chain(beside).try_for_each(|name| remove_file(&self.file(name)))
     }
 
     /// Where the checkpoint of this step is.
@@ -188,12 +211,6 @@ impl Run {
     fn steps(&self) -> Result<Vec<u64>> {
         let names = names(&self.folder)?;
         Ok(names.iter().filter_map(|name| step_of(name)).collect())
-    }
-
-    /// The name under which a file or folder is not yet, or no longer, part of the run.
-    fn partial(&self, target: &Path) -> PathBuf {
-        let name = target.file_name().unwrap_or_default().to_string_lossy();
-        self.file(&format!(".{name}.partial"))
     }
 }
 
@@ -210,7 +227,29 @@ fn step_of(name: &str) -> Option<u64> {
 /// Checksums of a checkpoint's files by their names, as they were written.
 fn sums(folder: &Path) -> Result<BTreeMap<String, String>> {
     let list = folder.join(CHECKSUMS);
-    parse_json(&list, &read_file(&list)?)
+    let sums: BTreeMap<String, String> = parse_json(&list, &read_member(folder, CHECKSUMS)?)?;
+    match sums.keys().find(|name| !is_plain(name)) {
+        Some(name) => {
+            let why = format!("damaged: it names {name:?}, which is no file of a checkpoint; use a copy of it");
+            Err(Error::checkpoint(list, why))
+        }
+        None => Ok(sums),
+    }
+}
+
+/// Whether a name is that of a file right in a folder, on every system, and could be one of a checkpoint.
+fn is_plain(name: &str) -> bool {
+    let reserved = |c: char| c.is_control() || "/\\:*?\"<>|".contains(c);
+    !name.is_empty() && !name.starts_with('.') && !name.contains(reserved) && name != CHECKSUMS
+}
+
+/// A file of a checkpoint, whose folder is no link.
+pub(crate) fn read_member(folder: &Path, name: &str) -> Result<Vec<u8>> {
+    if fs::symlink_metadata(folder).is_ok_and(|found| !found.is_dir()) {
+        let why = "is no folder itself; a checkpoint is one, so put a copy of it there";
+        return Err(Error::checkpoint(folder, why));
+    }
+    read_file(&folder.join(name))
 }
 
 /// Files of a checkpoint, each as its checksum says.

@@ -77,6 +77,7 @@ pub mod optimizer;
 #[cfg(feature = "tokenizer")]
 mod parameters;
 mod place;
+mod plain_file;
 mod precision;
 mod probe;
 pub mod quantize;

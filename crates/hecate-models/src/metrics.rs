@@ -1,12 +1,22 @@
 //! The record of a run: one JSON object a line.
 
-use crate::{Error, Result, checkpoint::write_whole, monitor::SlotMonitor};
+use crate::{
+    Error, Result,
+    checkpoint::{Run, open_to_change},
+    monitor::SlotMonitor,
+    plain_file::{self, Links},
+};
 use serde::{Deserialize, Serialize};
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
+    fs::{File, OpenOptions},
+    io::{self, Write},
     path::{Path, PathBuf},
 };
+
+/// Most bytes of a record: millions of steps.
+const RECORD: u64 = 1 << 30;
+/// How a line begins.
+const BEGINNING: &[u8] = b"{\"step\":";
 
 /// What is noted after a step; losses in nats a token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -55,26 +65,22 @@ pub struct Metrics {
 
 impl Metrics {
     /// Opens the record of a run that has done `step` steps: lines of later steps and a torn last line, left by a run
-    /// that was stopped, are cut off.
+    /// that was stopped, are cut off. A line that is no record is somebody's, and stays.
     ///
     /// # Errors
     /// [`Error::Io`].
     pub fn resume(path: &Path, step: u64) -> Result<Self> {
-        let options = OpenOptions::new().read(true).append(true).create(true).open(path);
-        let mut file = options.map_err(Error::io("open", path))?;
-        let mut text = Vec::new();
-        file.read_to_end(&mut text).map_err(Error::io("read", path))?;
+        let mut file = open_to_change(path, OpenOptions::new().read(true).append(true))?;
+        let text = read(path)?;
         let lines = || text.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n"));
-        let known = |line: &&[u8]| serde_json::from_slice::<Record>(line).is_ok_and(|record| record.step <= step);
-        let whole: usize = lines().take_while(known).map(<[u8]>::len).sum();
-        let kept = lines().filter(known).collect::<Vec<_>>().concat();
+        let stays = |line: &&[u8]| serde_json::from_slice::<Record>(line).map_or(true, |record| record.step <= step);
+        let whole: usize = lines().take_while(stays).map(<[u8]>::len).sum();
+        let kept = lines().filter(stays).collect::<Vec<_>>().concat();
         if kept.len() == whole {
             // In place: a full disk has no room for a second record.
             file.set_len(whole as u64).map_err(Error::io("cut", path))?;
         } else {
-            // A line that somebody damaged does not take along those after it.
-            write_whole(path, &kept)?;
-            file = OpenOptions::new().append(true).open(path).map_err(Error::io("open", path))?;
+            file = replace(path, &kept)?;
         }
         Ok(Self { path: path.to_owned(), file, length: kept.len() as u64, waiting: Vec::new(), amendment: None })
     }
@@ -105,11 +111,10 @@ impl Metrics {
     /// Writes the file's last line again.
     fn write_amendment(&mut self) -> Result<()> {
         let Some(record) = &self.amendment else { return Ok(()) };
-        let mut lines = fs::read(&self.path).map_err(Error::io("read", &self.path))?;
+        let mut lines = read(&self.path)?;
         replace_last(&mut lines, record.step, &line(&self.path, record)?);
         // Through a rename: a run that is killed has the old line or the new one.
-        write_whole(&self.path, &lines)?;
-        self.file = OpenOptions::new().append(true).open(&self.path).map_err(Error::io("open", &self.path))?;
+        self.file = replace(&self.path, &lines)?;
         (self.length, self.amendment) = (lines.len() as u64, None);
         Ok(())
     }
@@ -157,14 +162,35 @@ fn replace_last(lines: &mut Vec<u8>, step: u64, line: &[u8]) {
     lines.extend(line);
 }
 
+/// All of a record.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    plain_file::read(path, Links::Refuse, RECORD)
+}
+
+/// Puts another record in the place of one, to be added to.
+fn replace(path: &Path, lines: &[u8]) -> Result<File> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Run::new(path.parent().unwrap_or(Path::new(""))).write(&name, lines)?;
+    open_to_change(path, OpenOptions::new().append(true))
+}
+
 /// All whole lines of a record; none if there is no such file.
 ///
 /// # Errors
 /// [`Error::Io`].
 pub fn read_metrics(path: &Path) -> Result<Vec<Record>> {
-    let bytes = match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(Error::io("read", path))?,
+    let bytes = match read(path) {
+        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
     };
     Ok(bytes.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
+}
+
+/// Whether a content is a record as a run writes it: every line is one, but for a last line that a stop may have torn.
+pub fn is_record(content: &[u8]) -> bool {
+    let mut lines = content.split_inclusive(|&byte| byte == b'\n');
+    lines.all(|line| match line.ends_with(b"\n") {
+        true => serde_json::from_slice::<Record>(line).is_ok(),
+        false => line.starts_with(&BEGINNING[..line.len().min(BEGINNING.len())]),
+    })
 }

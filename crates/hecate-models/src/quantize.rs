@@ -5,7 +5,8 @@
 
 use crate::{
     Config, Error, LanguageModel, Result,
-    checkpoint::write_whole,
+    checkpoint::write_new,
+    plain_file::is_there,
     trainer::{CONFIG, MODEL, TOKENIZER, Trained},
     weights::pack,
 };
@@ -50,7 +51,7 @@ pub fn quantize<B: Backend>(model: &LanguageModel<B>, format: BlockFormat) -> Re
 /// # Errors
 /// [`Error::Checkpoint`] for a folder with one of these files in it; [`Error::Io`]; the device's own failures.
 pub fn save<B: Backend>(trained: &Trained<B>, folder: &Path) -> Result<()> {
-    if let Some(path) = [CONFIG, MODEL, TOKENIZER].map(|name| folder.join(name)).into_iter().find(|path| path.exists())
+    if let Some(path) = [CONFIG, MODEL, TOKENIZER].map(|name| folder.join(name)).into_iter().find(|path| is_there(path))
     {
         return Err(Error::checkpoint(path, "is there already; name another folder"));
     }
@@ -60,12 +61,15 @@ pub fn save<B: Backend>(trained: &Trained<B>, folder: &Path) -> Result<()> {
     let beside: Vec<(&str, &[u8])> = [(CONFIG, config)].into_iter().chain(tokenizer).collect();
     let weights = pack(&path, &parameters.named(), parameters.quantized(), &beside)?;
     fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-    let files = || beside.iter().map(|(name, content)| (folder.join(name), *content));
-    let written =
-        files().try_for_each(|(path, content)| write_whole(&path, content)).and_then(|()| write_whole(&path, &weights));
-    if written.is_err() {
-        // None of these was there before: a part of a model would be in the way of the next attempt.
-        files().for_each(|(path, _)| drop(fs::remove_file(path)));
+    let mut written = Vec::new();
+    let files = beside.iter().map(|(name, content)| (folder.join(name), *content)).chain([(path, weights.as_slice())]);
+    for (path, content) in files {
+        if let Err(error) = write_new(&path, content) {
+            // A part of a model would be in the way of the next attempt.
+            written.iter().for_each(|path| drop(fs::remove_file(path)));
+            return Err(error);
+        }
+        written.push(path);
     }
-    written
+    Ok(())
 }

@@ -11,13 +11,13 @@ use crate::{
     bounds::{SIZE, at_most, product},
     checkpoint::write_whole_with,
     checksum::{Checksum, checksum},
+    plain_file::{self, Links},
 };
 use hecate_core::memory;
 use serde::{Deserialize, Serialize};
 use source::{Source, fail};
 use std::{
     borrow::Cow,
-    fs,
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
@@ -31,7 +31,10 @@ pub const IN_MEMORY: usize = 1 << 30;
 /// # Errors
 /// [`Error::Text`] if it is missing, empty or not UTF-8, [`Error::Io`] if it cannot be read.
 pub fn read_text(path: &Path) -> Result<String> {
-    let bytes = fs::read(path).map_err(|error| open::unreadable(path, error))?;
+    let bytes = match plain_file::read(path, Links::Follow, u64::MAX) {
+        Err(Error::Io { source, .. }) => return Err(open::unreadable(path, source)),
+        other => other?,
+    };
     if bytes.is_empty() {
         return Err(open::empty(path));
     }

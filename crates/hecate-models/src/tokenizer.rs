@@ -1,6 +1,9 @@
 //! From text to tokens and back.
 
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    plain_file::{self, JSON, Links},
+};
 #[cfg(feature = "tokenizer")]
 use hecate_core::caught;
 use std::path::{Path, PathBuf};
@@ -31,7 +34,7 @@ impl Vocabulary {
     /// [`Error::Io`] or [`Error::Tokenizer`] if it cannot be read or understood, or if this build lacks the feature
     /// `tokenizer`.
     pub fn from_file(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
+        let bytes = plain_file::read(path, Links::Follow, JSON)?;
         Self::from_json(path, &bytes)
     }
 

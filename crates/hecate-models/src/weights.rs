@@ -4,6 +4,7 @@ use crate::{
     Error, Result,
     checksum::{DIGITS, checksum, checksum_around},
     parameters::QuantizedMatrix,
+    plain_file::{self, Links},
 };
 use hecate_core::{
     Backend, Device, Shape, Tensor, memory,
@@ -16,14 +17,13 @@ use safetensors::{
 use std::{
     collections::{BTreeMap, HashMap},
     fmt::Display,
-    fs::File,
     io::Read,
     path::Path,
 };
 
 /// Key of the metadata that Hecate writes: checksums of this file and of those it was written beside. It is the only key:
 /// the order of several would differ from run to run.
-const MARK: &str = "hecate";
+pub(crate) const MARK: &str = "hecate";
 /// How a marked file goes on after its first eight bytes; the checksum of all other bytes follows.
 const OPENING: &[u8] = b"{\"__metadata__\":{\"hecate\":\"";
 /// Where that checksum is.
@@ -123,7 +123,13 @@ pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Option<Beside>> {
     match entries[..] {
         [(key, written)] if key == MARK && mark() => Ok(Some(beside(written))),
         [(key, written)] if key == UNMARKED && *written == checksum(&bytes[LENGTH + length..]) => Ok(None),
-        [(key, _)] if key == MARK || key == UNMARKED => Err(damaged(path, &"its checksum does not fit its content")),
+        [(key, _)] if key == MARK || key == UNMARKED => {
+            let why = format!(
+                "damaged or cut short, or changed by another program (its checksum does not fit its content); use a copy of it, \
+                 or, where it was changed on purpose, save it again without the metadata `{key}`"
+            );
+            Err(Error::checkpoint(path, why))
+        }
         _ => match entries.iter().find(|(key, value)| is_ours(key) || is_checksum(value)) {
             Some((key, _)) => Err(damaged(path, &format!("a checksum stands under `{key}`"))),
             // What others write there is theirs.
@@ -155,8 +161,8 @@ fn beside(written: &str) -> Beside {
 /// # Errors
 /// [`Error::Io`]; [`Error::Checkpoint`] for a file that is damaged or cut short.
 pub fn count_parameters(path: &Path, quantization: Option<BlockFormat>) -> Result<u64> {
-    let mut file = File::open(path).map_err(Error::io("read", path))?;
-    let all = file.metadata().map_err(Error::io("read", path))?.len();
+    let (mut file, found) = plain_file::open(path, Links::Refuse).map_err(Error::io("read", path))?;
+    let all = found.len();
     let mut first = Vec::new();
     file.by_ref().take(LENGTH as u64).read_to_end(&mut first).map_err(Error::io("read", path))?;
     let (length, rest) = header_length(path, &first, all)?;

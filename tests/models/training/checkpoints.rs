@@ -4,7 +4,7 @@ use super::fixtures::*;
 use hecate_cpu::Cpu;
 use hecate_models::{
     Config, Error,
-    checkpoint::Run,
+    checkpoint::{Companion, Run},
     trainer::{Trainer, load_model},
 };
 use safetensors::SafeTensors;
@@ -170,11 +170,18 @@ fn names_that_are_never_written_are_no_checkpoints() {
 #[test]
 fn a_new_run_takes_the_place_of_the_old_one() {
     let (folder, run) = saved();
-    for name in ["tokenizer.json", "metrics.jsonl", "notes.txt"] {
+    for name in ["metrics.jsonl", "notes.txt"] {
         fs::write(run.file(name), "old").unwrap();
     }
     let new = trainer("titans", settings());
-    new.begin(&run, &["metrics.jsonl"]).unwrap();
+    let beside: [Companion; 1] = [("metrics.jsonl", |content| content == b"old")];
+    // Not of the old run, where the new one may write.
+    fs::write(run.file("tokenizer.json"), "mine").unwrap();
+    let told = new.begin(&run, &beside).unwrap_err().to_string();
+    assert!(told.contains("tokenizer.json") && told.contains("not what Hecate wrote"), "{told}");
+    assert_eq!(*Trainer::resume(&Cpu::new(), &run).unwrap().model().config::<Config>().unwrap(), config("delta"));
+    fs::remove_file(run.file("tokenizer.json")).unwrap();
+    new.begin(&run, &beside).unwrap();
     assert_eq!(bits(Trainer::resume(&Cpu::new(), &run).unwrap().model()), bits(new.model()));
     let mut left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.sort();
@@ -199,7 +206,7 @@ fn a_run_that_cannot_be_saved_leaves_the_old_one() {
 fn clearing_removes_the_run_and_nothing_else() {
     let (folder, run) = saved();
     fs::write(run.file("notes.txt"), "mine").unwrap();
-    run.clear(&["config.json", "model.safetensors", "metrics.jsonl"]).unwrap();
+    run.clear(&["config.json", "model.safetensors"], &[]).unwrap();
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["notes.txt"]);
 }

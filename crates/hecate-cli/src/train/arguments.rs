@@ -240,7 +240,8 @@ impl ModelFlags<'_> {
     pub(crate) fn config(&self, vocabulary: &Vocabulary) -> Result<Config> {
         if let Some(path) = &self.model.config {
             // The file decides everything but the vocabulary, which belongs to the tokens of this run.
-            let config = load_config(path)?;
+            // Where a link of the user's leads is the user's to say.
+            let config = load_config(&fs::canonicalize(path).unwrap_or_else(|_| path.clone()))?;
             check_vocabulary(config.vocabulary_size, vocabulary)?;
             return Ok(config);
         }

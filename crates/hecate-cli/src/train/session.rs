@@ -306,8 +306,8 @@ impl<B: Backend> Session<B> {
 
     /// Draws the curve of all steps so far. A run does without one.
     fn draw(&self) {
-        let path = self.run.file(CURVE);
-        let drawn = read_metrics(&self.run.file(METRICS)).map_err(Error::from).and_then(|all| curve::draw(&path, &all));
+        let records = read_metrics(&self.run.file(METRICS)).map_err(Error::from);
+        let drawn = records.and_then(|all| curve::draw(&self.run, CURVE, &all));
         if let Err(error) = drawn {
             self.progress.say(&format!("the curve is not drawn: {error}"));
         }

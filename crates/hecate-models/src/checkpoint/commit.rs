@@ -1,16 +1,14 @@
 //! Writing checkpoints so that a stop at any moment, or a disk that refuses, leaves one that is whole.
 
 use super::{
-    AWAY, CHECKSUMS, Files, Run, checkpoint_name, checksums,
-    disk::{flush, holds, is_same, link, names, put_in_place, remove, write},
-    step_of, sums, to_json,
+    CHECKSUMS, Companion, Files, Run, checksums,
+    contents::{Origin, foreign, is_whole},
+    disk::{flush, holds, is_same, link, linked, names, put, write},
+    sums, to_json,
+    unfinished::discard,
 };
-use crate::{Error, Result};
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use crate::{Error, Result, plain_file::is_there};
+use std::{collections::BTreeMap, fs, path::Path};
 
 /// Called before every change of the disk.
 type Reached<'a> = &'a mut dyn FnMut() -> Result<()>;
@@ -19,17 +17,18 @@ type Reached<'a> = &'a mut dyn FnMut() -> Result<()>;
 type Summed<'a> = (&'a Files<'a>, &'a BTreeMap<String, String>);
 
 /// Whether the disk refused, and not a test that stops.
-fn is_refusal(error: &Error) -> bool {
+pub(super) fn is_refusal(error: &Error) -> bool {
     matches!(error, Error::Io { .. })
 }
 
 impl Run {
-    /// Removes checkpoints, each renamed first so that it is none any more.
+    /// Removes checkpoints, each renamed first so that it is none any more. One that is not as it was written is somebody's
+    /// work, and stays.
     pub(super) fn remove_checkpoints(&self, steps: &[u64], reached: Reached) -> Result<()> {
-        for &step in steps {
+        for &step in steps.iter().filter(|&&step| is_whole(&self.checkpoint(step))) {
             self.put_away(step, reached)?;
             reached()?;
-            remove(&self.away(step))?;
+            discard(&self.away(step))?;
         }
         Ok(())
     }
@@ -37,25 +36,17 @@ impl Run {
     /// Renames a checkpoint, if there is one of this step, so that it is none any more.
     fn put_away(&self, step: u64, reached: Reached) -> Result<()> {
         let (old, away) = (self.checkpoint(step), self.away(step));
-        if !old.exists() {
+        if !is_there(&old) {
             return Ok(());
         }
+        if !is_whole(&old) {
+            return Err(foreign(old));
+        }
         reached()?;
-        remove(&away)?;
+        self.unfinished()?;
+        free(&away)?;
         reached()?;
         fs::rename(&old, &away).map_err(Error::io("rename", &old))
-    }
-
-    /// Where the checkpoint of this step was put away.
-    pub(super) fn away(&self, step: u64) -> PathBuf {
-        self.file(&format!(".{}{AWAY}", checkpoint_name(step)))
-    }
-
-    /// Step of the newest checkpoint that was put away and not removed yet.
-    pub(super) fn put_away_last(&self) -> Result<Option<u64>> {
-        let names = names(&self.folder)?;
-        let step = |name: &String| step_of(name.strip_prefix('.')?.strip_suffix(AWAY)?);
-        Ok(names.iter().filter_map(step).max())
     }
 
     /// [`Run::commit`], calling `reached` before every change of the disk: an error there is as good as a power cut.
@@ -71,7 +62,7 @@ impl Run {
         if sums(&self.checkpoint(step)).ok().as_ref() != Some(&known) {
             self.stage_in_room(step, (files, &known), keep, reached)?;
             let entered = self.put_away(step, reached).and_then(|()| self.enter(step, reached));
-            if entered.as_ref().is_err_and(is_refusal) && !self.checkpoint(step).exists() {
+            if entered.as_ref().is_err_and(is_refusal) && !is_there(&self.checkpoint(step)) {
                 // The one of before takes its place again.
                 let _ = fs::rename(self.away(step), self.checkpoint(step));
             }
@@ -92,12 +83,13 @@ impl Run {
         step: u64,
         files: &Files<'_>,
         published: &[&str],
-        beside: &[&str],
+        beside: &[Companion],
         reached: Reached,
     ) -> Result<()> {
+        self.check_ours(published, beside)?;
         self.stage_or_nothing(step, (files, &checksums(files)), reached)?;
         // From here on what is staged is all there is: it stays whatever happens.
-        self.clear(beside)?;
+        self.remove_all(published, beside)?;
         self.enter(step, reached)?;
         self.publish(step, files, published, reached)?;
         self.sweep(reached)
@@ -126,66 +118,74 @@ impl Run {
     fn or_nothing(&self, step: u64, outcome: Result<()>) -> Result<()> {
         if outcome.as_ref().is_err_and(is_refusal) {
             // The first error is the one to tell.
-            let _ = remove(&self.partial(&self.checkpoint(step)));
+            let _ = discard(&self.coming(step));
+            self.close();
         }
         outcome
     }
 
-    /// Writes a checkpoint under its partial name. Large files that the newest one has alike are linked.
+    /// Writes a checkpoint where it is not one yet. Large files that the newest one has alike are linked.
     fn stage(&self, step: u64, (files, sums_of_files): Summed<'_>, reached: Reached) -> Result<()> {
         reached()?;
         fs::create_dir_all(&self.folder).map_err(Error::io("create", &self.folder))?;
         let last = self.latest()?.map(|last| self.checkpoint(last));
         let known = last.as_deref().and_then(|last| sums(last).ok()).unwrap_or_default();
-        let partial = self.partial(&self.checkpoint(step));
-        remove(&partial)?;
-        fs::create_dir(&partial).map_err(Error::io("create", &partial))?;
+        self.unfinished()?;
+        let coming = self.coming(step);
+        free(&coming)?;
+        fs::create_dir(&coming).map_err(Error::io("create", &coming))?;
+        // First of all: by it the files are known, should the rest not be written.
+        reached()?;
+        write(&coming.join(CHECKSUMS), &to_json(Path::new(CHECKSUMS), sums_of_files)?)?;
         for (name, content) in files {
             reached()?;
-            let (target, old) = (partial.join(name), last.as_deref().map(|last| last.join(name)));
+            let (target, old) = (coming.join(name), last.as_deref().map(|last| last.join(name)));
             // Only what its checksum promises to be alike is read.
             match old.filter(|old| known.get(name) == sums_of_files.get(name) && holds(old, content)) {
-                Some(old) => link(&old, &target)?,
+                Some(old) => link(&old, &target).map_err(Error::io("write", &target))?,
                 None => write(&target, content)?,
             }
         }
-        reached()?;
-        write(&partial.join(CHECKSUMS), &to_json(Path::new(CHECKSUMS), sums_of_files)?)?;
-        flush(&partial)
+        flush(&coming)
     }
 
     /// Makes a staged checkpoint exist.
     fn enter(&self, step: u64, reached: Reached) -> Result<()> {
-        let target = self.checkpoint(step);
-        let partial = self.partial(&target);
+        let (coming, target) = (self.coming(step), self.checkpoint(step));
         reached()?;
-        fs::rename(&partial, &target).map_err(Error::io("rename", &partial))?;
+        fs::rename(&coming, &target).map_err(Error::io("rename", &coming))?;
         flush(&self.folder)
     }
 
-    /// Gives files of a checkpoint their names in the run folder too.
+    /// Gives files of a checkpoint their names in the run folder too. A file there that Hecate did not write is an error.
     pub(super) fn publish(&self, step: u64, files: &Files<'_>, published: &[&str], reached: Reached) -> Result<()> {
+        let mut origin = None;
         for name in published {
             let Some(content) = files.get(*name) else { continue };
             let (source, target) = (self.checkpoint(step).join(name), self.file(name));
             if is_same(&source, &target, content) {
                 continue;
             }
-            let partial = self.partial(&target);
+            if is_there(&target) {
+                let origin = origin.get_or_insert(Origin::of(self, &names(&self.folder)?));
+                if !origin.wrote(&target, name) {
+                    return Err(foreign(target));
+                }
+            }
             reached()?;
-            let linked = link(&source, &partial);
+            let coming = linked(&source, &self.unfinished()?)?;
             reached()?;
-            put_in_place(linked, &partial, &target)?;
+            put(coming, &target)?;
         }
-        flush(&self.folder)
-    }
-
-    /// Removes what was not finished.
-    pub(super) fn sweep(&self, reached: Reached) -> Result<()> {
-        for name in names(&self.folder)?.iter().filter(|name| name.starts_with('.') && name.ends_with(".partial")) {
-            reached()?;
-            remove(&self.file(name))?;
-        }
+        self.close();
         Ok(())
     }
+}
+
+/// Removes a rest of what was not finished, so that its name is free.
+fn free(path: &Path) -> Result<()> {
+    if is_there(path) {
+        discard(path)?;
+    }
+    if is_there(path) { Err(foreign(path.to_owned())) } else { Ok(()) }
 }

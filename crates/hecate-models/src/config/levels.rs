@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    bounds::{ELEMENTS, LAYERS, SIZE, at_most, divides, product, taps, within},
+    bounds::{CHUNK, ELEMENTS, LAYERS, SIZE, at_most, divides, product, room, taps, within},
 };
 use hecate_core::rules::{MomentumForm, Titans};
 use serde::{Deserialize, Serialize};
@@ -124,7 +124,8 @@ impl HopeConfig {
         taps(path("conv"), self.conv)?;
         at_most(path("heads × head_dim × head_dim"), product(&[4, self.heads, width, width]), ELEMENTS)?;
         at_most(path("heads × head_dim × conv"), product(&[self.heads, width, self.conv]), ELEMENTS)?;
-        at_most(path("chunk × heads × head_dim"), product(&[4, self.chunk, self.heads, width]), ELEMENTS)
+        // Values are as wide as three keys.
+        room(path("chunk × heads × head_dim"), product(&[self.chunk, self.heads, width]), CHUNK)
     }
 
     /// Widths of all projections from and to the residual stream together.
@@ -146,7 +147,7 @@ impl CmsConfig {
         exact(&self.memory, &path, "the periods say how many tokens share a gradient point")?;
         heavy_ball(&self.memory, &path)?;
         let largest = self.periods.iter().copied().max().unwrap_or(1);
-        room(&self.memory, hidden_size, largest, path("periods"))?;
+        unfinished(&self.memory, hidden_size, largest, path("periods"))?;
         self.periods.iter().try_for_each(|&period| self.memory.with_group(period).validate(hidden_size, inside(&path)))
     }
 }
@@ -186,7 +187,9 @@ impl TntConfig {
         }
         exact(&self.memory, &path, "the chunks say how many tokens share a gradient point")?;
         heavy_ball(&self.memory, &path)?;
-        room(&self.memory, hidden_size, self.chunk.max(self.shard), path("chunk"))?;
+        let local = self.locals.iter().copied().max().unwrap_or(1);
+        unfinished(&self.memory, hidden_size, self.chunk, path("chunk"))?;
+        unfinished(&self.memory, hidden_size, local, path("locals"))?;
         let mut chunks = self.locals.iter().chain([&self.chunk]);
         chunks.try_for_each(|&chunk| self.memory.with_group(chunk).validate(hidden_size, inside(&path)))
     }
@@ -239,7 +242,7 @@ fn heavy_ball(memory: &MemoryConfig, path: impl Fn(&str) -> String) -> Result<()
 }
 
 /// Refuses chunks of more tokens than anything can remember the writes of.
-fn room(memory: &MemoryConfig, hidden_size: usize, tokens: usize, field: String) -> Result<()> {
+fn unfinished(memory: &MemoryConfig, hidden_size: usize, tokens: usize, field: String) -> Result<()> {
     let (key, value) = memory.widths(hidden_size);
-    at_most(format!("{field} × heads × width"), product(&[tokens, memory.heads, key.max(value)]), ELEMENTS)
+    room(format!("{field} × heads × width"), product(&[tokens, memory.heads, key.max(value)]), CHUNK)
 }

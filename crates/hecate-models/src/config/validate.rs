@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    bounds::{ELEMENTS, LAYERS, SIZE, at_most, divides, product, taps, within},
+    bounds::{ELEMENTS, LAYERS, SIZE, WINDOW, at_most, divides, product, room, taps, within},
 };
 use hecate_core::{Dims, Sequences, rules::Erase};
 
@@ -262,7 +262,7 @@ impl AttentionConfig {
         }
         within(path("window"), self.window, 2..=SIZE)?;
         positive(path("rope_base"), self.rope_base)?;
-        at_most(path("window × kv_heads × head_dim"), product(&[self.window, kv_heads, width]), ELEMENTS)?;
+        room(path("window × kv_heads × head_dim"), product(&[self.window, kv_heads, width]), WINDOW)?;
         taps(path("conv"), self.conv)?;
         at_most(path("heads × head_dim × conv"), product(&[self.heads, width, self.conv]), ELEMENTS)
     }
@@ -280,6 +280,29 @@ fn positive(field: impl Into<String>, found: f32) -> Result<()> {
 mod tests {
     use super::*;
     use std::time::{Duration, Instant};
+
+    /// A text of a few tokens takes the room of a window or a chunk: what would take gigabytes is refused, and by how much.
+    #[test]
+    fn room_for_tokens_is_bounded() {
+        for (mixer, field) in [
+            (r#"{"kind":"tnt","chunk":16777215}"#, "chunk × heads × width"),
+            (r#"{"kind":"tnt","shard":16777215,"locals":[16777215]}"#, "locals × heads × width"),
+            (r#"{"kind":"cms","periods":[4,16777215]}"#, "periods × heads × width"),
+            (r#"{"kind":"hope","chunk":16777215}"#, "chunk × heads × head_dim"),
+            (r#"{"kind":"attention","window":16777215}"#, "window × kv_heads × head_dim"),
+            (r#"{"kind":"mac","segment":16777215,"attention":{"window":16777215}}"#, "window × kv_heads × head_dim"),
+            (r#"{"kind":"mag","attention":{"window":16777215}}"#, "window × kv_heads × head_dim"),
+        ] {
+            let text = format!(r#"{{"hidden_size":16,"layers":[{{"mixer":{mixer}}}]}}"#);
+            let told = Config::from_json(&text).and_then(|config| config.validate()).unwrap_err().to_string();
+            assert!(told.contains(field) && told.contains("GB for a text of any length"), "{mixer}: {told}");
+        }
+        // As long as published ones, and longer.
+        for mixer in [r#"{"kind":"tnt","chunk":2048}"#, r#"{"kind":"attention","window":65536}"#] {
+            let text = format!(r#"{{"hidden_size":1024,"layers":[{{"mixer":{mixer}}}]}}"#);
+            Config::from_json(&text).and_then(|config| config.validate()).unwrap();
+        }
+    }
 
     /// A model of sixty thousand blocks is refused for its size, before each of them is looked at.
     #[test]

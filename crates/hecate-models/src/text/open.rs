@@ -4,9 +4,14 @@ use super::{
     Identity, Text,
     source::{BETWEEN, BLOCK, Source, fail, length},
 };
-use crate::{Error, Result, checkpoint::Run};
+use crate::{
+    Error, Result,
+    checkpoint::Run,
+    plain_file::{self, Links},
+    trainer::MODEL,
+};
 use std::{
-    fs::{self, File},
+    fs,
     io::{self, Read},
     path::{Path, PathBuf},
     str,
@@ -92,9 +97,9 @@ fn gather(folder: &Path, files: &mut Vec<Found>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a folder holds checkpoints.
+/// Whether a folder holds checkpoints, or a model that was made of a run.
 fn is_run(folder: &Path) -> Result<bool> {
-    Ok(Run::new(folder).latest()?.is_some())
+    Ok(folder.join(MODEL).is_file() || Run::new(folder).latest()?.is_some())
 }
 
 /// The content of all files that are text, about `bytes` in total.
@@ -110,7 +115,10 @@ fn read_all(files: Vec<Found>, bytes: u64, kept: &mut Vec<PathBuf>, skipped: &mu
             all.push(BETWEEN);
         }
         let start = all.len();
-        File::open(path).and_then(|mut file| file.read_to_end(&mut all)).map_err(|error| unreadable(path, error))?;
+        // No further than its length, which was counted.
+        plain_file::open(path, Links::Follow)
+            .and_then(|(file, found)| file.take(found.len()).read_to_end(&mut all))
+            .map_err(|error| unreadable(path, error))?;
         let flaw = match str::from_utf8(&all[start..]) {
             Ok("") => Some(Flaw::Empty),
             Ok(text) => text.contains('\0').then_some(Flaw::Nul),
@@ -144,7 +152,7 @@ impl Found {
 /// Reads a file block by block, and says why it is no text, if it is none.
 fn flaw_on_disk(path: &Path) -> Result<Option<Flaw>> {
     let io = |error| Error::io("read", path)(error);
-    let mut file = File::open(path).map_err(|error| unreadable(path, error))?;
+    let (mut file, _) = plain_file::open(path, Links::Follow).map_err(|error| unreadable(path, error))?;
     // Of the last block, the start of a character whose end is in the next.
     let (mut text, mut done, mut nul) = (Vec::new(), 0, false);
     loop {

@@ -1,10 +1,13 @@
 //! Where the bytes of a text are: in memory, or still in its files.
 
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    plain_file::{self, Links},
+};
 use hecate_core::memory;
 use std::{
     borrow::Cow,
-    fs::{self, File},
+    fs,
     io::{Read, Seek, SeekFrom},
     ops::Range,
     path::{Path, PathBuf},
@@ -120,8 +123,7 @@ impl Part {
             return Ok(());
         }
         let io = |error| Error::io("read", &self.path)(error);
-        let mut file = File::open(&self.path).map_err(io)?;
-        let found = file.metadata().map_err(io)?;
+        let (mut file, found) = plain_file::open(&self.path, Links::Follow).map_err(io)?;
         if found.len() != self.length as u64 || found.modified().ok() != self.modified {
             let why = "changed while it was being read from the disk; go on once it is as it was, or with a copy of it";
             return Err(fail(&self.path, why));
@@ -142,7 +144,7 @@ pub(super) fn length(path: &Path, bytes: u64) -> Result<usize> {
 mod tests {
     use super::*;
     use crate::text::{Tokens, Windows, windows};
-    use std::sync::Arc;
+    use std::{fs::File, sync::Arc};
 
     /// A file of 4 TiB that takes no room on the disk.
     fn huge(folder: &Path) -> Source {

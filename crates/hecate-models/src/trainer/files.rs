@@ -7,8 +7,9 @@ use super::{
 };
 use crate::{
     Architecture, Config, Error, LanguageModel, Parameters, Result,
-    checkpoint::{Files, Run, parse_json, read_file, to_json},
+    checkpoint::{Companion, Files, Run, parse_json, read_file, to_json},
     optimizer::Moments,
+    plain_file::is_there,
     text::{Text, Windows},
     weights::{pack, unpack},
 };
@@ -140,9 +141,9 @@ impl<B: Backend> Trainer<B> {
     /// `beside`, once the checkpoint is on the disk.
     ///
     /// # Errors
-    /// As [`Trainer::save`]; if the checkpoint could not be written, the folder is as it was.
-    pub fn begin(&self, run: &Run, beside: &[&str]) -> Result<()> {
-        run.replace(self.step, &self.files(run)?, &PUBLISHED, &[&PUBLISHED, beside].concat())
+    /// As [`Trainer::save`]; [`Error::Checkpoint`] where Hecate did not write what is there. The folder is then as it was.
+    pub fn begin(&self, run: &Run, beside: &[Companion]) -> Result<()> {
+        run.replace(self.step, &self.files(run)?, &PUBLISHED, beside)
     }
 
     /// Notes a loss on held-out text, nats a token. The weights as they are become the best if no loss before was as low;
@@ -255,7 +256,7 @@ impl Opened {
 /// # Errors
 /// [`Error::Checkpoint`] if it is missing or cannot be understood.
 pub fn load_config(path: &Path) -> Result<Config> {
-    if !path.exists() {
+    if !is_there(path) {
         return Err(Error::checkpoint(path, "no such file; name a config.json, such as that of a run"));
     }
     Config::parse(path, &read_file(path)?)

@@ -5,10 +5,11 @@ use crate::{
     Architecture, Config, Error, LanguageModel, Result, Vocabulary,
     checkpoint::read_file,
     checksum::checksum,
-    weights::{Beside, verify},
+    plain_file::is_there,
+    weights::{Beside, MARK, verify},
 };
 use hecate_core::Backend;
-use std::{fs, io, path::Path};
+use std::path::Path;
 
 /// Which weights of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,10 +55,7 @@ impl<B: Backend> Trained<B> {
         let name = which.name(folder)?;
         let (model, beside) = load(device, folder, name, blank)?;
         let path = folder.join(TOKENIZER);
-        let tokenizer = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            other => Some(other.map_err(Error::io("read", &path))?),
-        };
+        let tokenizer = is_there(&path).then(|| read_file(&path)).transpose()?;
         if let Some(beside) = beside {
             check(&path, tokenizer.as_deref(), name, &beside)?;
         }
@@ -75,7 +73,7 @@ impl WhichWeights {
         let path = folder.join(BEST);
         match self {
             Self::Last => Ok(MODEL),
-            Self::Best if folder.join(MODEL).exists() && !path.exists() => {
+            Self::Best if is_there(&folder.join(MODEL)) && !is_there(&path) => {
                 let why = "missing, because this run was not measured on held-out text yet; use its last weights, or \
                            train on";
                 Err(Error::checkpoint(path, why))
@@ -128,6 +126,9 @@ fn check(path: &Path, content: Option<&[u8]>, weights: &str, beside: &Beside) ->
         (None, Some(_)) => "missing, though",
         (Some(_), None) => "is none that",
     };
-    let why = format!("{why} {weights} was written beside it; use a copy of both files as they were");
+    let why = format!(
+        "{why} {weights} was written beside it; use a copy of both files as they were, or, where that is on purpose, save the \
+         weights again without their metadata `{MARK}`"
+    );
     Err(Error::checkpoint(path, why))
 }

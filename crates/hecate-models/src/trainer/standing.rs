@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Result,
-    checkpoint::{Run, read_file},
+    checkpoint::{Run, read_member},
 };
 
 /// What the newest checkpoint of a run says of its training.
@@ -30,8 +30,9 @@ impl Standing {
     /// [`Error::Io`](crate::Error::Io) if it cannot be read.
     pub fn read(run: &Run) -> Result<Option<Self>> {
         let Some(newest) = run.latest()? else { return Ok(None) };
-        let path = run.checkpoint(newest).join(TRAINING);
-        let Training { step, best, settings, plan, .. } = Training::parse(&path, &read_file(&path)?, newest)?;
+        let folder = run.checkpoint(newest);
+        let (path, content) = (folder.join(TRAINING), read_member(&folder, TRAINING)?);
+        let Training { step, best, settings, plan, .. } = Training::parse(&path, &content, newest)?;
         Ok(Some(Self { step, best, settings, plan }))
     }
 }
