@@ -36,6 +36,8 @@ mod table;
 mod terminal;
 mod train;
 mod visible;
+#[cfg(feature = "wgpu")]
+mod vulkan;
 #[cfg(test)]
 mod words;
 
@@ -100,6 +102,8 @@ enum Action {
 fn main() -> ExitCode {
     #[cfg(unix)]
     stop::let_writes_fail();
+    #[cfg(feature = "wgpu")]
+    vulkan::ask_no_compositor();
     let action = match Command::try_parse() {
         Ok(command) => command.action,
         Err(answer) => return tell(&answer),

@@ -189,6 +189,15 @@ fn files_over_a_limit_end_no_run_without_a_word() {
     assert!(!workspace.path("runs/text").exists() || names(&workspace.path("runs/text")) == [".lock"]);
 }
 
+/// Drivers that look for a session say nothing where there is none.
+#[test]
+fn a_machine_without_a_session_is_told_nothing_of_it() {
+    let workspace = Workspace::new();
+    let found = Outcome::new(workspace.command(&["devices"]).env_remove("XDG_RUNTIME_DIR").output().unwrap());
+    found.succeeded();
+    assert!(!found.stderr.contains("XDG_RUNTIME_DIR"), "{found:?}");
+}
+
 #[test]
 fn a_file_is_not_called_a_missing_folder() {
     let workspace = Workspace::new();
