@@ -2,3 +2,4 @@
 
 mod links;
 mod pictures;
+mod tutorial;

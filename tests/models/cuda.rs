@@ -10,8 +10,10 @@ mod devices;
 mod fp8;
 mod layers;
 mod levels;
+mod own;
 mod prepared;
 mod quantized;
+mod remembering;
 mod steps;
 mod stopping;
 

@@ -11,6 +11,7 @@ mod mad_tasks;
 mod measuring;
 mod monitors;
 mod optimizer;
+mod own;
 mod precision;
 mod resuming;
 mod sampling;

@@ -9,7 +9,9 @@ mod devices;
 mod fp8;
 mod layers;
 mod levels;
+mod own;
 mod quantized;
+mod remembering;
 mod steps;
 
 /// The tiny model and text of the CPU's tests of training.

@@ -85,6 +85,11 @@ impl<B: Backend> LayerCache<B> {
         self.lacks_part
     }
 
+    /// Whether something is remembered that belongs to no part.
+    pub(crate) fn has_own_arrays(&self) -> bool {
+        !self.arrays.is_empty()
+    }
+
     /// The same for `batch` texts, where all is known of one.
     pub(crate) fn repeated(&self, tape: &Tape<'_, B>, batch: usize) -> Result<Self> {
         Self::join(tape, &memory::filled("cache", batch, self)?)

@@ -24,6 +24,28 @@ use serde_json::Value;
 use std::path::Path;
 
 /// A language model: an embedding, blocks, a norm and an output head.
+///
+/// # Example
+///
+/// ```
+/// use hecate_models::{AttentionConfig, Config, LayerConfig, MemoryConfig, MixerConfig, Result, RuleConfig};
+///
+/// # fn main() -> Result<()> {
+/// // Four blocks alike, and the same in JSON with another width.
+/// let config = Config::uniform("titans", 4, 128, 4)?;
+/// let wider = Config::from_json(&config.to_json()?.replace("\"hidden_size\": 128", "\"hidden_size\": 256"))?;
+/// assert_eq!(wider, Config { hidden_size: 256, ..config });
+///
+/// // A memory whose horizon is known, and attention over the last 64 tokens.
+/// let rule = RuleConfig::named("delta")?;
+/// let memory = MemoryConfig { rule, horizon: Some([16.0, 1024.0]), ..MemoryConfig::default() };
+/// let attention = AttentionConfig { window: 64, ..AttentionConfig::default() };
+/// let mixers = [MixerConfig::Memory(memory), MixerConfig::Attention(attention)];
+/// let layers = mixers.map(|mixer| LayerConfig { mixer }).to_vec();
+/// Config { layers, ..Config::default() }.validate()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {

@@ -44,6 +44,27 @@ pub struct Texts<'a, B: Backend> {
 ///
 /// # Errors
 /// [`Error::Config`] for a prompt of no token, and the model's own.
+///
+/// # Example
+///
+/// ```
+/// use hecate_cpu::Cpu;
+/// use hecate_models::{
+///     Config, LanguageModel, Result, Vocabulary,
+///     generate::generate,
+///     sampling::{Sampler, Sampling},
+/// };
+///
+/// # fn main() -> Result<()> {
+/// let model = LanguageModel::new(&Cpu::new(), &Config::uniform("delta", 1, 16, 2)?, 0)?;
+/// let sampler = Sampler::new(Sampling { temperature: 0.7, top_k: 20, ..Sampling::default() })?;
+/// let prompt = Vocabulary::Bytes.encode("to be or ")?;
+/// // The text has no end: as many tokens are drawn as are asked for.
+/// let tokens = generate(&model, &prompt, sampler)?.take(8).collect::<Result<Vec<u32>>>()?;
+/// assert_eq!(tokens.len(), 8);
+/// # Ok(())
+/// # }
+/// ```
 pub fn generate<'a, B: Backend>(
     model: &'a LanguageModel<B>,
     prompt: &[u32],

@@ -258,13 +258,13 @@ pub(crate) fn check_rows<B: Backend>(x: &Var<B>, rows: &[usize], last: Option<us
     Err(Error::config("what the model's forward made", x.value().shape(), format!("[{expected}]")))
 }
 
-/// Refuses to go on after a forward whose mixers asked for more than the model's mixers remember.
+/// Refuses to go on after a forward whose mixers remember elsewhere than in a part of their own, where nobody looks again.
 pub(crate) fn check_parts<B: Backend>(cache: Option<&mut LayerCache<B>>, mixers: usize) -> Result<()> {
-    match cache.filter(|cache| cache.lacks_part()) {
-        Some(_) => {
-            let expected = "all that `forward` runs in a `context.part(i)`, in this order: the others would forget";
-            Err(Error::config("mixers of the model", mixers, expected))
-        }
-        None => Ok(()),
-    }
+    let found = match cache {
+        Some(cache) if cache.lacks_part() => format!("{mixers}, and its forward asks for the part of another"),
+        Some(cache) if cache.has_own_arrays() => format!("{mixers}, and one runs in the context of the whole model"),
+        _ => return Ok(()),
+    };
+    let expected = "all that `forward` runs, each in its `context.part(i)`: others would forget";
+    Err(Error::config("mixers of the model", found, expected))
 }

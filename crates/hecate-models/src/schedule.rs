@@ -19,6 +19,20 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// Highest learning rate of a run that is told no other.
+    pub const PEAK: f32 = 4e-3;
+    /// Lowest learning rate over the highest, of such a run.
+    pub const FLOOR: f32 = 0.1;
+    /// Share of the steps in which the learning rate of such a run warms up.
+    pub const WARMUP: f64 = 0.05;
+
+    /// A run of so many steps, which is told nothing else.
+    pub fn over(steps: u64) -> Self {
+        // Rounded up, so that short runs warm up too.
+        let warmup = (steps as f64 * Self::WARMUP).ceil() as u64;
+        Self { peak: Self::PEAK, floor: Self::FLOOR * Self::PEAK, warmup, steps }
+    }
+
     /// Learning rate of `step`, counted from 1. Beyond the last step it stays at the floor.
     pub fn rate(&self, step: u64) -> f32 {
         if step < self.warmup {

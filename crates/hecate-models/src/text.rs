@@ -42,6 +42,27 @@ pub fn read_text(path: &Path) -> Result<String> {
 }
 
 /// A text in UTF-8, of one file or of several. It is in memory, or read from the disk where it is needed. Clones share it.
+///
+/// # Example
+///
+/// ```
+/// use hecate_models::{
+///     Result, Vocabulary,
+///     text::{Corpus, IN_MEMORY, Text},
+/// };
+///
+/// # fn main() -> Result<()> {
+/// # let folder = tempfile::tempdir().expect("a folder");
+/// # let path = folder.path().join("book.txt");
+/// # std::fs::write(&path, "In the beginning was the word. ".repeat(20)).expect("a file");
+/// let text = Text::open(&[path], IN_MEMORY)?;
+/// // A tenth is held out; what is left has room for windows of 64 tokens.
+/// let corpus = Corpus::of(&text, &Vocabulary::Bytes, 0.1, 64)?;
+/// assert_eq!((corpus.train.bytes, corpus.held_out.bytes), (558, 62));
+/// assert_eq!(corpus.train.tokens.read(0..2)?, [73, 110]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Text {
     /// For messages.

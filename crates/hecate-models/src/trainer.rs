@@ -44,8 +44,43 @@ pub struct Report {
     pub learning_rate: f32,
 }
 
-/// A model being trained. After an error other than [`Error::Stopped`] it must not be saved or stepped on; resume from the
+/// A model being trained: [`Trainer::step`] until [`Trainer::finished`], and [`Trainer::save`] now and then. After an error other than [`Error::Stopped`] it must not be saved or stepped on; resume from the
 /// run's last checkpoint.
+///
+/// # Example
+///
+/// ```
+/// use hecate_cpu::Cpu;
+/// use hecate_models::{
+///     Config, Result, Vocabulary,
+///     checkpoint::Run,
+///     text::{Corpus, Text},
+///     trainer::{RunPlan, Settings, Trainer},
+/// };
+///
+/// # fn main() -> Result<()> {
+/// let device = Cpu::new();
+/// let text = Text::new("ticks", "tick tock ".repeat(100));
+/// let settings = Settings { batch: 2, tokens: 16, ..Settings::over(12) };
+/// let corpus = Corpus::of(&text, &Vocabulary::Bytes, RunPlan::HELD_OUT, settings.text())?;
+/// let plan = RunPlan::of(corpus.identity.clone(), 12);
+/// let mut trainer = Trainer::new(&device, &Config::uniform("delta", 1, 16, 2)?, settings, plan, None)?;
+/// # let folder = tempfile::tempdir().expect("a folder");
+/// # let folder = folder.path();
+/// let run = Run::new(folder);
+/// while trainer.steps() < 6 {
+///     trainer.step(&corpus.train.tokens)?;
+/// }
+/// trainer.save(&run)?;
+///
+/// // Another process goes on where this one stopped.
+/// let mut trainer = Trainer::<Cpu>::resume(&device, &run)?;
+/// while !trainer.finished() {
+///     println!("{:?}", trainer.step(&corpus.train.tokens)?);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Trainer<B: Backend> {
     model: LanguageModel<B>,

@@ -47,6 +47,13 @@
 #![doc = include_str!("../examples/own_rule.rs")]
 //! ```
 //!
+//! ## `own_model`: a model of one's own layers, trained, stopped, resumed, and reading a stream
+//!
+#![cfg_attr(all(feature = "cpu", feature = "models"), doc = "```no_run")]
+#![cfg_attr(not(all(feature = "cpu", feature = "models")), doc = "```ignore")]
+#![doc = include_str!("../examples/own_model.rs")]
+//! ```
+//!
 //! ## `streaming`: a memory that reads a stream, is saved and goes on
 //!
 #![cfg_attr(feature = "cpu", doc = "```no_run")]

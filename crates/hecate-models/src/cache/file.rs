@@ -8,7 +8,7 @@ use crate::{
     trainer::CONFIG,
     weights::{pack, pack_and_count, unpack_elements, verify},
 };
-use hecate_core::{Backend, Shape, Tensor, primitives::cast};
+use hecate_core::{Backend, Shape, Tensor};
 use std::path::Path;
 
 /// The number of tokens of each text that were read, in a file.
@@ -45,12 +45,12 @@ impl<B: Backend> LayerCache<B> {
         self.iter().enumerate().map(|(i, (name, array))| (format!("{scope}{i}.{name}"), array)).collect()
     }
 
-    /// Puts elements into the arrays, in their order.
+    /// Puts elements into the arrays, in their order, as 32-bit floats: what a fresh cache holds.
     fn fill(&mut self, arrays: Vec<Vec<f32>>) -> Result<()> {
         let mut places = self.arrays_mut();
         let values = places.iter().zip(arrays).map(|(place, elements)| {
             let old = place.value();
-            cast(old.dtype(), &Tensor::from_f32(old.device(), old.shape().clone(), elements)?)
+            Tensor::from_f32(old.device(), old.shape().clone(), elements)
         });
         let values = values.collect::<hecate_core::Result<Vec<_>>>()?;
         places.iter_mut().zip(values).for_each(|(place, value)| **place = Var::constant(value));

@@ -82,6 +82,26 @@ fn fresh() -> usize {
 }
 
 impl Settings {
+    /// Sequences a pass of a run that is told no other number.
+    pub const BATCH: usize = 8;
+    /// Tokens a sequence of such a run.
+    pub const TOKENS: usize = 256;
+
+    /// How `hecate train` learns in so many steps unless told otherwise.
+    pub fn over(steps: u64) -> Self {
+        Self {
+            batch: Self::BATCH,
+            tokens: Self::TOKENS,
+            accumulate: 1,
+            carry: 1,
+            first_states: FirstStates::Fresh,
+            schedule: Schedule::over(steps),
+            optimizer: Constants::default(),
+            seed: 0,
+            precision: Precision::F32,
+        }
+    }
+
     /// Refuses what makes no sense.
     ///
     /// # Errors
@@ -202,6 +222,17 @@ fn some_paths<'de, D: Deserializer<'de>>(found: D) -> Result<Vec<PathBuf>, D::Er
 impl RunPlan {
     /// Checkpoints that are kept unless another number is asked for: one that may be damaged, and one before it.
     pub const KEEP: usize = 2;
+    /// Share of a text that is held out unless another is asked for.
+    pub const HELD_OUT: f32 = 0.1;
+    /// Measurements on held-out text, and checkpoints, of a run that is told no other number.
+    pub const MEASUREMENTS: u64 = 10;
+
+    /// Of a run of so many steps over this text, which holds out [`RunPlan::HELD_OUT`] of it.
+    pub fn of(text: Identity, steps: u64) -> Self {
+        let every = (steps / Self::MEASUREMENTS).max(1);
+        let (held_out, keep) = (Self::HELD_OUT, Self::KEEP);
+        Self { text: Vec::new(), identity: text, held_out, evaluate_every: every, save_every: every, keep }
+    }
 
     pub(super) fn check(&self) -> Result<()> {
         within("keep", self.keep, 1..=SIZE)?;
