@@ -13,8 +13,6 @@ use hecate_cpu::{Algorithm, Cpu};
 #[path = "cpu/frozen.rs"]
 mod frozen;
 
-mod own_rules;
-
 hecate_conformance::conformance!(backends);
 
 /// Every way in which the linear rules are computed.

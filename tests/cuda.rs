@@ -61,7 +61,6 @@ mod chunk {
 }
 
 mod gpu;
-mod own_rules;
 
 #[path = "cuda/attention.rs"]
 mod attention;

@@ -1,8 +1,7 @@
-//! Rules of a crate of one's own: no backend has heard of them, and each runs them as it does Hecate's. A module of each column.
+//! Rules of a crate of one's own: no backend has heard of them, and each runs them as it does Hecate's. A module a column.
 
-use super::backends;
 use hecate_conformance::{
-    Case, Sizes, checks, conformance_cell,
+    Case, Sizes, checks,
     oracle::{Oracle, Token, Var},
 };
 use hecate_core::{
@@ -18,7 +17,7 @@ use hecate_models::{
 
 /// Titans' momentum with the erase of Gated DeltaNet.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct GatedTitans;
+struct GatedTitans;
 
 impl Rule for GatedTitans {
     const NAME: &'static str = "gated_titans";
@@ -51,7 +50,7 @@ impl Oracle for GatedTitans {
 
 /// RetNet's retention, whose heads forget at constant rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct RetNet;
+struct RetNet;
 
 impl Rule for RetNet {
     const NAME: &'static str = "retnet";
@@ -83,9 +82,6 @@ impl Oracle for RetNet {
         (q.dot(&m), Matrix { m })
     }
 }
-
-conformance_cell!(backends, gated_titans = super::GatedTitans);
-conformance_cell!(backends, retnet = super::RetNet);
 
 /// A deep rule that is Titans' by another name.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -134,12 +130,6 @@ fn linear_rules_run<B: Backend>(backends: &[B]) {
     checks::backward::<RetNet, _>(backends);
 }
 
-#[test]
-fn any_backend_runs_them() {
-    linear_rules_run(&backends());
-    deep_rules_run(&backends());
-}
-
 /// A layer with a rule of one's own, forward and backward: every parameter has a part in what it says.
 fn layer_learns<B: Backend>(device: &B) {
     let (mut parameters, mut random) = (Parameters::new(), Random::new(3));
@@ -163,7 +153,44 @@ fn random_array<B: Backend>(device: &B) -> Tensor<B> {
     Tensor::from_f32(device, [1, 6, 8], values).expect("an array")
 }
 
-#[test]
-fn layers_learn_with_them() {
-    backends().iter().for_each(layer_learns);
+/// The suite of both rules on a column, and what code without a word of them makes there. `$open` opens its device.
+macro_rules! column {
+    ($column:ident, $device:ty, $open:expr) => {
+        mod $column {
+            use hecate_conformance::require::skip;
+            use hecate_core::Device;
+            use std::sync::OnceLock;
+
+            fn backends() -> Vec<$device> {
+                static OPENED: OnceLock<Vec<$device>> = OnceLock::new();
+                let open = || match $open {
+                    Ok(device) => vec![device],
+                    Err(error) => {
+                        skip(<$device>::NAME, &hecate_core::Error::to_string(&error));
+                        Vec::new()
+                    }
+                };
+                OPENED.get_or_init(open).clone()
+            }
+
+            hecate_conformance::conformance_cell!(backends, gated_titans = crate::GatedTitans);
+            hecate_conformance::conformance_cell!(backends, retnet = crate::RetNet);
+
+            #[test]
+            fn any_backend_runs_them() {
+                crate::linear_rules_run(&backends());
+                crate::deep_rules_run(&backends());
+            }
+
+            #[test]
+            fn layers_learn_with_them() {
+                backends().iter().for_each(crate::layer_learns);
+            }
+        }
+    };
 }
+column!(cpu, hecate_cpu::Cpu, hecate_core::Result::Ok(hecate_cpu::Cpu::new()));
+column!(cuda, hecate_cuda::Cuda, hecate_cuda::Cuda::new(0).and_then(|cuda| cuda.with_poisoned_memory()));
+column!(wgpu, hecate_wgpu::Wgpu, {
+    hecate_wgpu::Wgpu::new(&hecate_wgpu::Selection::Default).map(|wgpu| wgpu.with_poisoned_memory())
+});

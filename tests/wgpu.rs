@@ -27,7 +27,6 @@ fn backends() -> Vec<Wgpu> {
     let device = match module {
         "dgd" | "hebbian" => "delta",
         "large_primitives" => "primitives",
-        "own_rules" => "titans",
         // A rule whose memory is a matrix has the kernels of its MLP.
         _ => module.trim_end_matches("_matrix"),
     };
@@ -56,7 +55,6 @@ const LINEAR_SIZES: [Sizes; 5] = [
 ];
 
 mod gpu;
-mod own_rules;
 
 #[path = "wgpu/cooperative.rs"]
 mod cooperative;

@@ -3,6 +3,7 @@
 //! Every parameter's gradient is compared by itself, so a wrong one cannot hide behind a large one. The 64-bit models
 //! are checked against central differences.
 
+mod arithmetic;
 mod composed;
 mod dropout;
 mod losses;

@@ -8,6 +8,7 @@
 
 mod arguments;
 mod levels;
+mod names;
 mod session;
 mod shape;
 mod training;

@@ -79,6 +79,34 @@ impl<D: Kernel<R>, R: Rule> Pass<D, R> {
 
 /// Runs a rule over `B` sequences of `T` tokens and keeps what the backward needs.
 ///
+/// One token writes a value under its key, and the next one reads it:
+///
+/// ```
+/// use hecate_core::{DType, Forward, Inputs, Tensor, forward, rules::{Delta, Matrix, WriteGates}};
+/// use hecate_cpu::Cpu;
+///
+/// # fn main() -> hecate_core::Result<()> {
+/// let cpu = Cpu::new();
+/// // One sequence of two tokens and one head, keys of width 2 and values of width 1.
+/// let array = |axes: &[usize], values: &[f32]| Tensor::from_f32(&cpu, axes, values.to_vec());
+/// let inputs = Inputs {
+///     q: array(&[1, 2, 1, 2], &[0.0, 0.0, 1.0, 0.0])?,
+///     k: array(&[1, 2, 1, 2], &[1.0, 0.0, 0.0, 1.0])?,
+///     v: array(&[1, 2, 1, 1], &[5.0, 7.0])?,
+///     // Nothing is forgotten, and steps are whole.
+///     gates: WriteGates { log_a: array(&[1, 2, 1], &[0.0; 2])?, theta: array(&[1, 2, 1], &[1.0; 2])? },
+///     state: Matrix { m: Tensor::zeros(&cpu, [1, 1, 2, 1], DType::F32)? },
+///     anchor: None,
+/// };
+/// let Forward { outputs, pass } = forward(&cpu, Delta::default(), inputs)?;
+/// assert_eq!(outputs.out.to_f32()?, [0.0, 5.0]);
+/// // What the second token read goes up by as much as the first one's value does.
+/// let grads = pass.backward_out(array(&[1, 2, 1, 1], &[0.0, 1.0])?)?;
+/// assert_eq!(grads.v.to_f32()?, [1.0, 0.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// What does not fit the rule (rank, shape, element type, options) or lies on another device, before anything runs; the
 /// device's own failures.

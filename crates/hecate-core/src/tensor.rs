@@ -6,6 +6,27 @@ use crate::{DType, Device, Error, Host, Result, Shape};
 use std::{any::Any, sync::Arc};
 
 /// A contiguous row-major array on a device. Cloning shares the buffer; buffers are never changed while shared.
+///
+/// ```
+/// use hecate_core::{DType, Tensor, primitives};
+/// use hecate_cpu::Cpu;
+///
+/// # fn main() -> hecate_core::Result<()> {
+/// let cpu = Cpu::new();
+/// let x = Tensor::from_f32(&cpu, [2, 3], vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+/// // Functions of `primitives` make others of it; a row serves all rows.
+/// let row = Tensor::from_f32(&cpu, [3], vec![10.0, 20.0, 30.0])?;
+/// let y = primitives::add(&x, &row)?;
+/// assert_eq!(y.to_f32()?, [11.0, 22.0, 33.0, 14.0, 25.0, 36.0]);
+/// // Elements of 16 bits, and other axes over the same elements.
+/// let half = primitives::cast(DType::Bf16, &y)?.reshape([3, 2])?;
+/// assert_eq!((half.dtype(), half.shape().axes()), (DType::Bf16, &[3, 2][..]));
+/// // What does not fit is an error that says so.
+/// let told = primitives::add(&x, &half).expect_err("two types").to_string();
+/// assert!(told.contains("`b` holds bf16, expected"), "{told}");
+/// # Ok(())
+/// # }
+/// ```
 pub struct Tensor<D: Device> {
     device: D,
     shape: Shape,

@@ -278,7 +278,7 @@ impl<B: Backend> LanguageModel<B> {
         let mut step = |mut state: Vec<Tensor<B>>, _: Tensor<B>| {
             let mut tokens = Vec::new();
             for _ in 0..count {
-                let token = self.draw(cache, options, state).map_err(into_core)?;
+                let token = self.draw(cache, options, state)?;
                 tokens.push(token.0);
                 state = token.1;
             }
@@ -391,14 +391,6 @@ impl<B: Backend> LanguageModel<B> {
             }
         }
         Ok(())
-    }
-}
-
-/// An error as a device reports it.
-pub(crate) fn into_core(error: Error) -> hecate_core::Error {
-    match error {
-        Error::Core(error) => error,
-        other => hecate_core::Error::Device { backend: "model", context: "a step".into(), source: Box::new(other) },
     }
 }
 

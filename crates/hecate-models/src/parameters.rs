@@ -59,6 +59,30 @@ pub enum MatrixId {
 }
 
 /// All parameters of a model in the order in which they were added, which is that of checkpoints and gradients.
+///
+/// ```
+/// use hecate_core::Tensor;
+/// use hecate_cpu::Cpu;
+/// use hecate_models::{Builder, Init, Parameters, Random, layers::Linear};
+///
+/// # fn main() -> hecate_models::Result<()> {
+/// let (cpu, mut parameters, mut random) = (Cpu::new(), Parameters::new(), Random::new(7));
+/// // By hand, or by the builder that layers take, which draws first values.
+/// let scale = parameters.add("scale", Tensor::from_f32(&cpu, [1], vec![2.0])?, false);
+/// Linear::new(&mut Builder::new(&cpu, &mut parameters, &mut random, 0.02, 1), "head", 4, 3, Init::Normal)?;
+/// assert_eq!(parameters.elements(), 1 + 3 * 4);
+/// let names: Vec<_> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+/// assert_eq!(names, ["scale", "head.weight"]);
+/// assert_eq!(parameters.get(scale)?.value.to_f32()?, [2.0]);
+///
+/// // A safetensors file, whole or not at all.
+/// let file = std::env::temp_dir().join(format!("hecate-parameters-{}.safetensors", std::process::id()));
+/// parameters.save(&file)?;
+/// parameters.load(&file)?;
+/// # std::fs::remove_file(&file).ok();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Parameters<B: Backend> {
     /// Which set it is.

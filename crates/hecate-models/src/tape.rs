@@ -43,7 +43,26 @@ use std::{
     sync::{Arc, Weak},
 };
 
-/// A value on a tape.
+/// A value on a tape: a tensor, and where its gradient gathers.
+///
+/// ```
+/// use hecate_core::Tensor;
+/// use hecate_cpu::Cpu;
+/// use hecate_models::{Parameters, Tape, Var};
+///
+/// # fn main() -> hecate_models::Result<()> {
+/// let (cpu, mut parameters) = (Cpu::new(), Parameters::new());
+/// let place = parameters.add("weight", Tensor::from_f32(&cpu, [2], vec![1.0, 2.0])?, false);
+/// let tape = Tape::recording(&parameters);
+/// // Gradients flow to parameters, and to nothing that is constant.
+/// let (weight, x) = (tape.parameter(place)?, Var::constant(Tensor::from_f32(&cpu, [3, 2], vec![0.5; 6])?));
+/// // The row `[2]` serves all rows of `[3,2]`.
+/// let y = (&x * &weight + &x)?;
+/// assert_eq!((y.axes(), x.is_constant(), y.is_constant()), (&[3, 2][..], true, false));
+/// assert_eq!(y.value().to_f32()?[..2], [1.0, 1.5]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Var<B: Backend> {
     value: Tensor<B>,
@@ -86,6 +105,39 @@ impl<B: Backend> Clone for Var<B> {
 }
 
 /// Operations in the order in which they ran.
+///
+/// A line is fitted to three points by descent:
+///
+/// ```
+/// use hecate_core::Tensor;
+/// use hecate_cpu::Cpu;
+/// use hecate_models::{
+///     Parameters, Tape, Var,
+///     optimizer::{AdamW, Constants},
+/// };
+///
+/// # fn main() -> hecate_models::Result<()> {
+/// let (cpu, mut parameters) = (Cpu::new(), Parameters::new());
+/// let slope = parameters.add("slope", Tensor::from_f32(&cpu, [1], vec![0.0])?, false);
+/// let offset = parameters.add("offset", Tensor::from_f32(&cpu, [1], vec![0.0])?, false);
+/// let column = |values| Ok::<_, hecate_core::Error>(Var::constant(Tensor::from_f32(&cpu, [3, 1], values)?));
+/// let (x, y) = (column(vec![-1.0, 0.0, 1.0])?, column(vec![-1.0, 1.0, 3.0])?);
+/// let mut optimizer = AdamW::new(&cpu, &parameters, Constants::default())?;
+/// for _ in 0..300 {
+///     // A tape for each step: `backward` consumes it.
+///     let tape = Tape::recording(&parameters);
+///     let line = (&x * tape.parameter(slope)? + tape.parameter(offset)?)?;
+///     let loss = tape.mean_squared_error(&line, &y)?;
+///     let gradients = tape.backward(&loss)?;
+///     optimizer.step(&mut parameters, gradients, 0.05)?;
+/// }
+/// let found = [slope, offset].map(|place| parameters.get(place)?.value.to_f32().map_err(hecate_models::Error::from));
+/// for (found, truth) in found.into_iter().zip([2.0, 1.0]) {
+///     assert!((found?[0] - truth).abs() < 0.01);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Tape<'p, B: Backend> {
     parameters: &'p Parameters<B>,
     record: Option<Recording<'p, B>>,

@@ -5,6 +5,7 @@
 
 use super::{
     levels::{HopeArgs, LevelArgs},
+    names::RuleNames,
     shape::ShapeArgs,
     training::TrainingArgs,
 };
@@ -17,10 +18,7 @@ use crate::{
     runs::check_vocabulary,
     sources::{MemoryArgs, is_stdin},
 };
-use clap::{
-    Args,
-    builder::{PossibleValuesParser, RangedU64ValueParser},
-};
+use clap::{Args, builder::RangedU64ValueParser};
 use hecate_models::{
     AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig, Vocabulary,
     config::{GROUP, in_groups},
@@ -30,7 +28,7 @@ use serde_json::{Map, Number, Value};
 use std::{fs, path::PathBuf};
 
 /// Mixers that are named where a rule could be: all but memories with a rule.
-#[cfg(feature = "check")]
+#[cfg(any(feature = "check", test))]
 pub(crate) const COMPOSED: [&str; 8] = ["attention", "mag", "mal", "mac", "cms", "conductor", "tnt", "hope"];
 
 /// The mixers, under the flags of `hecate train --help`.
@@ -128,7 +126,7 @@ pub(crate) struct ModelArgs {
         "horizon", "writes_per_token", "dropout", "mlp"])]
     config: Option<PathBuf>,
     /// Rule by which memories are written and read [default: delta]
-    #[arg(long, value_parser = PossibleValuesParser::new(RuleConfig::NAMES))]
+    #[arg(long, value_parser = RuleNames::new())]
     // None where it is not given: attention and hope refuse it. Unknown names come with the list of known ones.
     rule: Option<String>,
     /// What carries information from token to token; the list is below

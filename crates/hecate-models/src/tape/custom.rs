@@ -10,7 +10,8 @@ impl<'p, B: Backend> Tape<'p, B> {
     ///
     /// `backward` runs once, in the way back, and not at all where no gradient arrives or is wanted: on a tape that does not
     /// record, and where all arguments are constants ([`Var::is_constant`]). What it needs of the forward it owns; a clone of a
-    /// tensor shares its memory.
+    /// tensor shares its memory. Copies to the host wait for the device, and cannot be part of a captured step: trainers then go
+    /// call by call.
     ///
     /// The sine, which no primitive computes, on the host:
     ///

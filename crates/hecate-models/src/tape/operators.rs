@@ -11,8 +11,29 @@ use std::{
 
 /// What can stand on the right of `+ − * /` behind a [`Var`]: a value, the result of another operator, or a number.
 ///
-/// Shapes that do not fit are errors, so an operator gives a `Result`. The next operator takes it as it is, and one `?` ends
-/// the formula. One operand may serve all rows of the other, as in [`Tape::add`](crate::Tape::add).
+/// Shapes that do not fit are errors, so an operator gives a `Result`. It goes into the next operator as it is, beside a
+/// value; beside a number, or another result, one of the two needs a `?` first. One operand may serve all rows of the
+/// other, as in [`Tape::add`](crate::Tape::add).
+///
+/// ```
+/// use hecate_core::Tensor;
+/// use hecate_cpu::Cpu;
+/// use hecate_models::{Parameters, Tape};
+///
+/// # fn main() -> hecate_models::Result<()> {
+/// let (cpu, mut parameters) = (Cpu::new(), Parameters::new());
+/// let place = parameters.add("x", Tensor::from_f32(&cpu, [2], vec![1.0, 3.0])?, false);
+/// let tape = Tape::recording(&parameters);
+/// let x = tape.parameter(place)?;
+/// // x / (1 + x²)
+/// let y = (&x / (1.0 + (&x * &x)?))?;
+/// assert_eq!(y.value().to_f32()?, [0.5, 0.3]);
+/// let gradients = tape.backward(&tape.sum(&y)?)?;
+/// // (1 − x²) / (1 + x²)²
+/// assert_eq!(gradients.get(place).expect("a gradient").to_f32()?[0], 0.0);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Operand<B: Backend>: sealed::Sealed<B> {}
 impl<B: Backend, O: sealed::Sealed<B>> Operand<B> for O {}
 

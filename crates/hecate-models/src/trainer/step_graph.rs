@@ -10,7 +10,7 @@ use super::{
     measure::{Measured, StepArrays, StepResults},
     scales::Scales,
 };
-use crate::{Dropout, Error, Result, language_model::into_core, text::TokenSource};
+use crate::{Dropout, Error, Result, text::TokenSource};
 use hecate_core::{Backend, Capture, DType, Host, Replay, Tensor, capture_work, primitives::DeviceStep};
 use std::time::{Duration, Instant};
 
@@ -149,7 +149,7 @@ impl<B: Backend> Trainer<B> {
                 let (tokens, others) = inputs.split_at(2 * accumulate);
                 let (rates, scales) = (&others[others.len() - 1], others[..others.len() - 1].first());
                 let passes = tokens.chunks(2).map(|pair| model.pass_of((&pair[0], &pair[1]), scales));
-                let made = StepResults::of(&device, passes).map_err(into_core)?;
+                let made = StepResults::of(&device, passes)?;
                 let StepArrays { gradients, norm_squared, finite } = made.arrays();
                 // What a pass still held would be written elsewhere, where the next replay does not look.
                 if moments.arrays(model.parameters()).iter().any(|x| x.is_shared()) {
@@ -158,7 +158,7 @@ impl<B: Backend> Trainer<B> {
                 }
                 let given = DeviceStep { rates, finite };
                 let parameters = model.parameters_mut();
-                moments.update_placed(parameters, gradients, norm_squared, constants, &given).map_err(into_core)?;
+                moments.update_placed(parameters, gradients, norm_squared, constants, &given)?;
                 results = Some(made);
                 Ok(())
             };
