@@ -109,7 +109,7 @@ fn what_is_no_plain_file_is_refused() {
         soon(&workspace, &format!("{tiny} --text {text} --steps 1")).failed(1, &told);
     }
     soon(&workspace, "generate --prompt-file pipe").failed(1, &["a pipe", "expected a plain file"]);
-    soon(&workspace, &format!("{TINY} --config /dev/zero")).failed(1, &["a device", "expected a plain file"]);
+    soon(&workspace, "train --text text.txt --config /dev/zero").failed(1, &["a device", "expected a plain file"]);
     soon(&workspace, &format!("{TINY} --tokenizer pipe")).failed(1, &["--tokenizer", "no plain file"]);
     let endless = format!("{tiny} --text - --steps 1 --in-memory 1MB </dev/zero");
     soon(&workspace, &endless).failed(1, &["standard input is longer than 1MB", "--in-memory"]);

@@ -3,7 +3,7 @@
 use super::{
     CHECKSUMS, Companion, Files, Run, checksums,
     contents::{Origin, foreign, is_whole},
-    disk::{flush, holds, is_same, link, linked, names, put, write},
+    disk::{begins, flush, holds, is_same, link, linked, names, put, write},
     sums, to_json,
     unfinished::discard,
 };
@@ -157,7 +157,8 @@ impl Run {
         flush(&self.folder)
     }
 
-    /// Gives files of a checkpoint their names in the run folder too. A file there that Hecate did not write is an error.
+    /// Gives files of a checkpoint their names in the run folder too. One there that was cut short is made whole; one that Hecate did
+    /// not write is an error.
     pub(super) fn publish(&self, step: u64, files: &Files<'_>, published: &[&str], reached: Reached) -> Result<()> {
         let mut origin = None;
         for name in published {
@@ -166,7 +167,7 @@ impl Run {
             if is_same(&source, &target, content) {
                 continue;
             }
-            if is_there(&target) {
+            if is_there(&target) && !begins(&target, content) {
                 let origin = origin.get_or_insert(Origin::of(self, &names(&self.folder)?));
                 if !origin.wrote(&target, name) {
                     return Err(foreign(target));

@@ -138,6 +138,13 @@ pub(super) fn holds(path: &Path, content: &[u8]) -> bool {
         .is_ok_and(|(file, found)| found.len() == content.len() as u64 && reads(file, content))
 }
 
+/// Whether a file has the beginning of this content and no more, as one that was cut short.
+pub(super) fn begins(path: &Path, content: &[u8]) -> bool {
+    let beginning = |length: u64| content.get(..usize::try_from(length).ok()?);
+    plain_file::open(path, Links::Refuse)
+        .is_ok_and(|(file, found)| beginning(found.len()).is_some_and(|part| reads(file, part)))
+}
+
 /// Whether this is what comes from there, block by block: a large file needs no memory.
 fn reads(mut from: impl Read, content: &[u8]) -> bool {
     let mut block = vec![0; content.len().min(BLOCK)];
