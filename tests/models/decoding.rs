@@ -233,7 +233,7 @@ fn wrong_configurations_are_refused() {
         (memory(r#""key_dim": 16777216, "value_dim": 16777216"#), &["heads × key_dim × value_dim", "at most"]),
         (memory(r#""conv": 18446744073709551615"#), &["layers[0].mixer.conv", "at most"]),
         (attention(r#""window": 18446744073709551615"#), &["layers[0].mixer.window", "at most"]),
-        (attention(r#""window": 16777216, "head_dim": 4096"#), &["window × kv_heads × head_dim", "at most"]),
+        (attention(r#""window": 16777216, "head_dim": 4096"#), &["layers[0].mixer.window", "GB for a text", "at most"]),
         (attention(r#""heads": 18446744073709551615, "head_dim": 2"#), &["layers[0].mixer.heads", "at most"]),
         (memory(r#""key_dim": 0"#), &["layers[0].mixer.key_dim"]),
         (memory(r#""conv": 1"#), &["layers[0].mixer.conv", "at least 2 taps"]),

@@ -14,11 +14,18 @@ const TAPS: usize = 256;
 /// Most elements in a model, and in what one mixer remembers of a text.
 pub(crate) const ELEMENTS: u128 = 1 << 32;
 
-/// Most elements of keys or values that attention keeps of a text: windows of 65,536 tokens with keys of 1,024.
-pub(crate) const WINDOW: u128 = 1 << 26;
-/// Most elements of one kind that wait for the end of a chunk: chunks of 4,096 tokens with keys of 1,024. Every call copies the
-/// room for them, however short the text.
-pub(crate) const CHUNK: u128 = 1 << 22;
+/// Most tokens of a text that a mixer has room for, and most elements of 32 bits in all of that room. Every call goes through
+/// all of it, however short the text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    tokens: usize,
+    elements: u128,
+}
+
+/// Keys or values that attention sees: 65,536 tokens with keys of 1,024, or twice as many with narrower ones.
+pub(crate) const WINDOW: Room = Room { tokens: 1 << 17, elements: 1 << 26 };
+/// Keys or values that wait for the end of a chunk: 4,096 tokens with keys of 1,024, or four times as many with narrower ones.
+pub(crate) const CHUNK: Room = Room { tokens: 1 << 14, elements: 1 << 22 };
 
 /// Refuses a size outside of a range; `field` names it.
 pub(crate) fn within(field: impl Into<String>, found: usize, range: RangeInclusive<usize>) -> Result<()> {
@@ -38,14 +45,15 @@ pub(crate) fn at_most(field: impl Into<String>, found: u128, most: u128) -> Resu
     Err(Error::config(field, found, format!("at most {most}; make one of the sizes smaller")))
 }
 
-/// Refuses room for the tokens of a text that is over `most` elements of 32 bits; `field` names what it is the product of.
-pub(crate) fn room(field: impl Into<String>, found: u128, most: u128) -> Result<()> {
-    if found <= most {
+/// Refuses room for so many tokens, each of `width` elements; `field` names their number.
+pub(crate) fn room(field: impl Into<String>, tokens: usize, width: u128, most: Room) -> Result<()> {
+    let fits = (most.elements / width.max(1)).min(most.tokens as u128);
+    if tokens as u128 <= fits {
         return Ok(());
     }
-    let [takes, fits] = [found, most].map(|elements| Bytes(elements.saturating_mul(4)));
-    let found = format!("{found}, which takes {takes} for a text of any length");
-    Err(Error::config(field, found, format!("at most {most} ({fits}); make one of the sizes smaller")))
+    let takes = Bytes((tokens as u128).saturating_mul(width).saturating_mul(4));
+    let found = format!("{tokens}, which takes {takes} for a text of any length");
+    Err(Error::config(field, found, format!("at most {fits}, with these heads and widths")))
 }
 
 /// The product of sizes, which cannot overflow.

@@ -125,7 +125,7 @@ impl HopeConfig {
         at_most(path("heads × head_dim × head_dim"), product(&[4, self.heads, width, width]), ELEMENTS)?;
         at_most(path("heads × head_dim × conv"), product(&[self.heads, width, self.conv]), ELEMENTS)?;
         // Values are as wide as three keys.
-        room(path("chunk × heads × head_dim"), product(&[self.chunk, self.heads, width]), CHUNK)
+        room(path("chunk"), self.chunk, product(&[self.heads, width]), CHUNK)
     }
 
     /// Widths of all projections from and to the residual stream together.
@@ -244,5 +244,5 @@ fn heavy_ball(memory: &MemoryConfig, path: impl Fn(&str) -> String) -> Result<()
 /// Refuses chunks of more tokens than anything can remember the writes of.
 fn unfinished(memory: &MemoryConfig, hidden_size: usize, tokens: usize, field: String) -> Result<()> {
     let (key, value) = memory.widths(hidden_size);
-    room(format!("{field} × heads × width"), product(&[tokens, memory.heads, key.max(value)]), CHUNK)
+    room(field, tokens, product(&[memory.heads, key.max(value)]), CHUNK)
 }

@@ -104,6 +104,9 @@ impl MacConfig {
         let Self { memory, attention, persistent, segment } = self.clone();
         ComposedConfig { memory, attention, persistent }.validate(hidden_size, &path)?;
         within(path("segment"), segment, 1..=SIZE)?;
+        // Attention sees two rows for each token.
+        let rows = AttentionConfig { window: 2 * self.seen(), ..self.attention.clone() };
+        rows.validate(hidden_size, |field| path(&format!("attention.{field}")))?;
         self.memory.check_kept_as_left(&path)?;
         let group = group(self.memory.rule);
         if segment.is_multiple_of(group) {
@@ -262,7 +265,7 @@ impl AttentionConfig {
         }
         within(path("window"), self.window, 2..=SIZE)?;
         positive(path("rope_base"), self.rope_base)?;
-        room(path("window × kv_heads × head_dim"), product(&[self.window, kv_heads, width]), WINDOW)?;
+        room(path("window"), self.window, product(&[kv_heads, width]), WINDOW)?;
         taps(path("conv"), self.conv)?;
         at_most(path("heads × head_dim × conv"), product(&[self.heads, width, self.conv]), ELEMENTS)
     }
@@ -285,17 +288,18 @@ mod tests {
     #[test]
     fn room_for_tokens_is_bounded() {
         for (mixer, field) in [
-            (r#"{"kind":"tnt","chunk":16777215}"#, "chunk × heads × width"),
-            (r#"{"kind":"tnt","shard":16777215,"locals":[16777215]}"#, "locals × heads × width"),
-            (r#"{"kind":"cms","periods":[4,16777215]}"#, "periods × heads × width"),
-            (r#"{"kind":"hope","chunk":16777215}"#, "chunk × heads × head_dim"),
-            (r#"{"kind":"attention","window":16777215}"#, "window × kv_heads × head_dim"),
-            (r#"{"kind":"mac","segment":16777215,"attention":{"window":16777215}}"#, "window × kv_heads × head_dim"),
-            (r#"{"kind":"mag","attention":{"window":16777215}}"#, "window × kv_heads × head_dim"),
+            (r#"{"kind":"tnt","chunk":16777215}"#, "mixer.chunk"),
+            (r#"{"kind":"tnt","shard":16777215,"locals":[16777215]}"#, "mixer.locals"),
+            (r#"{"kind":"cms","periods":[4,16777215]}"#, "mixer.periods"),
+            (r#"{"kind":"hope","chunk":16777215}"#, "mixer.chunk"),
+            (r#"{"kind":"attention","window":16777215}"#, "mixer.window"),
+            (r#"{"kind":"mac","segment":16777215,"attention":{"window":16777215}}"#, "mixer.attention.window"),
+            (r#"{"kind":"mac","segment":131072,"attention":{"window":131072}}"#, "mixer.attention.window"),
+            (r#"{"kind":"mag","attention":{"window":16777215}}"#, "mixer.attention.window"),
         ] {
             let text = format!(r#"{{"hidden_size":16,"layers":[{{"mixer":{mixer}}}]}}"#);
             let told = Config::from_json(&text).and_then(|config| config.validate()).unwrap_err().to_string();
-            assert!(told.contains(field) && told.contains("GB for a text of any length"), "{mixer}: {told}");
+            assert!(told.contains(field) && told.contains("B for a text of any length"), "{mixer}: {told}");
         }
         // As long as published ones, and longer.
         for mixer in [r#"{"kind":"tnt","chunk":2048}"#, r#"{"kind":"attention","window":65536}"#] {
