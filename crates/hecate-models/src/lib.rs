@@ -74,7 +74,6 @@ pub mod metrics;
 mod model;
 pub mod monitor;
 pub mod optimizer;
-#[cfg(feature = "tokenizer")]
 mod parameters;
 mod place;
 mod plain_file;
