@@ -20,9 +20,10 @@ pub(crate) const STDIN: &str = "-";
 /// Where a text is while it is read.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct MemoryArgs {
-    /// Longest text that is held in memory, such as 500MB or 4GiB; a longer one is read from its files where it is needed, and
-    /// gives the same results
-    #[arg(long, value_name = "SIZE", default_value_t = Size(IN_MEMORY), value_parser = size)]
+    /// Longest text that is held in memory, such as 500MB or 4GiB
+    ///
+    /// A longer one is read from its files where it is needed, and gives the same results.
+    #[arg(long, hide_short_help = true, value_name = "SIZE", default_value_t = Size(IN_MEMORY), value_parser = size)]
     in_memory: Size,
 }
 
