@@ -30,12 +30,13 @@ pub(crate) struct MemoryArgs {
 /// How documents are taken out of a text of JSON.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DocumentArgs {
-    /// The text is lines of JSON: take this field of each, a text or a list of messages with `role` and `content`. Of folders,
-    /// files that end in .jsonl or .ndjson are read
+    /// The text is lines of JSON: take this field of each
+    ///
+    /// A text, or a list of messages with `role` and `content`. Of folders, files that end in .jsonl or .ndjson are read.
     #[arg(long, value_name = "FIELD")]
     jsonl: Option<String>,
-    /// What stands between two documents of --jsonl; an empty line unless given
-    #[arg(long, value_name = "TEXT", requires = "jsonl", allow_hyphen_values = true)]
+    /// What stands between two documents of --jsonl [default: an empty line]
+    #[arg(long, hide_short_help = true, value_name = "TEXT", requires = "jsonl", allow_hyphen_values = true)]
     border: Option<String>,
 }
 

@@ -129,8 +129,9 @@ pub(crate) struct TrainArgs {
     pub(super) memory: MemoryArgs,
     #[command(flatten)]
     pub(super) device: Choice,
-    /// Take flags from a file, a JSON object of their names, such as {"rule": "titans", "tokens": 512}; flags that are given
-    /// count before those of the file. Every run has such a file, settings.json
+    /// Take flags from a JSON file, such as the settings.json of a run
+    ///
+    /// An object of their names, such as {"rule": "titans", "tokens": 512}. Flags that are given count before those of the file.
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
     /// All flags that were given, here or in a file.
