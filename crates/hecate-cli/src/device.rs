@@ -8,17 +8,23 @@ use std::thread;
 
 /// Where to compute.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Device")]
 pub(crate) struct Choice {
-    /// Where to compute: `best`, `reference` (token by token, no vector instructions), or a device; `cuda:1` is the second
-    /// GPU, `wgpu:1` the second adapter, `wgpu:radeon` one by its name
+    /// Where to compute: `best`, or a device, such as `cuda:1`
+    ///
+    /// `cuda:1` is the second GPU, `wgpu:1` the second adapter, `wgpu:radeon` one by its name. `reference` computes on the CPU
+    /// token by token, without vector instructions. `hecate devices` lists what there is.
     #[arg(long, default_value = default_device(), value_parser = parse, value_name = "DEVICE")]
     device: Choose,
-    /// Threads on the CPU; 0 for one a processor. Results do not depend on it
+    /// Threads on the CPU; 0 for one a processor
+    ///
+    /// Results do not depend on it.
     #[arg(long, default_value_t = 0, value_name = "N")]
     threads: usize,
-    /// How linear rules are computed: `auto`, `scan` (token by token), `chunk` or `chunk:N` (products over N tokens). Results
-    /// differ by rounding alone
-    #[arg(long, default_value_t = Algorithm::Auto)]
+    /// How linear rules are computed
+    ///
+    /// `auto`, `scan` (token by token), `chunk` or `chunk:N` (products over N tokens). Results differ by rounding alone.
+    #[arg(long, hide_short_help = true, default_value_t = Algorithm::Auto)]
     algorithm: Algorithm,
 }
 

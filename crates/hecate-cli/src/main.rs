@@ -33,6 +33,7 @@ mod runs;
 mod settings;
 mod sources;
 mod stop;
+mod suggest;
 mod table;
 mod terminal;
 mod train;
@@ -44,8 +45,12 @@ mod words;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use console::Term;
 use settings::Refused;
-use std::{error::Error, io, process::ExitCode};
+use std::{env, error::Error, io, process::ExitCode};
+
+/// Most columns of a line of help.
+const COLUMNS: u16 = 100;
 
 /// Under the list of subcommands.
 const STATUS: &str = "\
@@ -54,7 +59,7 @@ Ctrl-C, 143 after a termination (`kill`), 129 after a hang-up (a closed terminal
 
 /// Language models made of neural memories.
 #[derive(Parser)]
-#[command(name = "hecate", version, about, arg_required_else_help = true, args_override_self = true, after_help = STATUS)]
+#[command(name = "hecate", version, about, arg_required_else_help = true, args_override_self = true, after_help = STATUS, term_width = columns())]
 struct Command {
     #[command(subcommand)]
     action: Action,
@@ -108,14 +113,14 @@ fn main() -> ExitCode {
     vulkan::ask_no_compositor();
     let action = match settings::parse() {
         Ok(command) => command.action,
-        Err(Refused::Flags(answer)) => return tell(&answer),
+        Err(Refused::Flags(answer)) => return tell(&suggest::explained(answer, &Command::command(), typed())),
         Err(Refused::File(error)) => return fail(&error),
     };
     // Kernels that a step waits for are compiled by this program, started once more for each of them.
     // The compiler makes one at a time in a program.
     // Where this program cannot be found, they are compiled one by one.
     #[cfg(feature = "cuda")]
-    if let Ok(program) = std::env::current_exe() {
+    if let Ok(program) = env::current_exe() {
         hecate::cuda::compile_through(program, vec!["compile-kernel".to_owned()]);
     }
     let outcome = log::start().and_then(|()| run(action));
@@ -138,6 +143,16 @@ fn fail(error: &error::Error) -> ExitCode {
         report(error);
     }
     ExitCode::FAILURE
+}
+
+/// Words of the command line after the program's name; what is no Unicode is shown as far as it can be.
+fn typed() -> impl Iterator<Item = String> {
+    env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())
+}
+
+/// Columns that the terminal has for help.
+fn columns() -> usize {
+    Term::stdout().size_checked().map_or(COLUMNS, |(_, columns)| columns.min(COLUMNS)).into()
 }
 
 /// Runs the subcommand that was named.

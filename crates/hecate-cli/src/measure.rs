@@ -18,9 +18,10 @@ use std::{ops::ControlFlow, time::Duration};
 /// How long a run's last measurement takes.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct MeasureArgs {
-    /// How much of the held-out text is measured in the end: `all` of it, or what can be read in so many seconds; in as many
-    /// as training took unless given
-    #[arg(long, value_name = "all|SECONDS", value_parser = limit)]
+    /// How much of the held-out text is measured in the end [default: for as long as training took]
+    ///
+    /// `all` of it, or what can be read in so many seconds.
+    #[arg(long, hide_short_help = true, help_heading = "Measuring and saving", value_name = "all|SECONDS", value_parser = limit)]
     measure: Option<Limit>,
 }
 

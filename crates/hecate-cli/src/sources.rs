@@ -20,21 +20,23 @@ pub(crate) const STDIN: &str = "-";
 /// Where a text is while it is read.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct MemoryArgs {
-    /// Longest text that is held in memory, such as 500MB or 4GiB; a longer one is read from its files where it is needed, and
-    /// gives the same results
-    #[arg(long, value_name = "SIZE", default_value_t = Size(IN_MEMORY), value_parser = size)]
+    /// Longest text that is held in memory, such as 500MB or 4GiB
+    ///
+    /// A longer one is read from its files where it is needed, and gives the same results.
+    #[arg(long, hide_short_help = true, value_name = "SIZE", default_value_t = Size(IN_MEMORY), value_parser = size)]
     in_memory: Size,
 }
 
 /// How documents are taken out of a text of JSON.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DocumentArgs {
-    /// The text is lines of JSON: take this field of each, a text or a list of messages with `role` and `content`. Of folders,
-    /// files that end in .jsonl or .ndjson are read
+    /// The text is lines of JSON: take this field of each
+    ///
+    /// A text, or a list of messages with `role` and `content`. Of folders, files that end in .jsonl or .ndjson are read.
     #[arg(long, value_name = "FIELD")]
     jsonl: Option<String>,
-    /// What stands between two documents of --jsonl; an empty line unless given
-    #[arg(long, value_name = "TEXT", requires = "jsonl", allow_hyphen_values = true)]
+    /// What stands between two documents of --jsonl [default: an empty line]
+    #[arg(long, hide_short_help = true, value_name = "TEXT", requires = "jsonl", allow_hyphen_values = true)]
     border: Option<String>,
 }
 

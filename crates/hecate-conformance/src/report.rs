@@ -7,6 +7,7 @@ use crate::{
     primitive_cases::{self, PrimitiveCase},
 };
 use hecate_core::{Backend, DType, Kernel, Rule, rules::*};
+use serde_json::Value;
 
 /// One line of the table.
 #[derive(Clone, Debug)]
@@ -15,7 +16,7 @@ use hecate_core::{Backend, DType, Kernel, Rule, rules::*};
 pub struct Cell {
     /// Name of the rule or primitive.
     pub name: &'static str,
-    /// Its options.
+    /// Options of a rule that are not as by default; the number of a primitive's calls.
     pub options: String,
     /// How many forms it has been compared in: calls of a primitive, one of a rule with these options. None of a primitive that
     /// the device does not have.
@@ -48,7 +49,9 @@ pub fn check_all<B: Backend>(backend: &B, mut on_cell: impl FnMut(&Cell)) -> Vec
         cells.push(cell);
     };
     macro_rules! rules {
-        ($($rule:ident),*) => { $(<$rule>::all().into_iter().for_each(|rule| take(check_rule(backend, rule)));)* };
+        ($($rule:ident),*) => { $(for rule in <$rule>::all() {
+            take(Cell { options: options(rule.into()), ..check_rule(backend, rule) });
+        })* };
     }
     hecate_core::for_each_rule!(rules);
     macro_rules! primitives {
@@ -79,10 +82,33 @@ pub fn check_rule<R: Oracle, B: Kernel<R>>(backend: &B, rule: R) -> Cell {
             }
         }
     }
-    let options = format!("{rule:?}");
-    // `Titans { read: After, frozen: None }` without the name that the line already has.
-    let options = options.split_once('{').map_or("", |(_, rest)| rest.trim_end_matches('}')).trim().to_owned();
-    tally.cell(<R as Rule>::NAME, options, 1)
+    // Whoever checks one rule knows its options.
+    tally.cell(<R as Rule>::NAME, String::new(), 1)
+}
+
+/// Options of a rule that are not as by default, under the names that configurations have: `erase decayed, frozen 4`.
+fn options(rule: AnyRule) -> String {
+    // By way of text, which has 32-bit numbers as they were typed.
+    let fields = |rule| -> serde_json::Result<Value> { serde_json::from_str(&serde_json::to_string(&rule)?) };
+    let default = AnyRule::named(rule.name()).ok().and_then(|rule| fields(rule).ok()).unwrap_or_default();
+    let mut told = Vec::new();
+    differences(&default, &fields(rule).unwrap_or_default(), &mut told);
+    if told.is_empty() { "as by default".to_owned() } else { told.join(", ") }
+}
+
+/// Adds fields of `object` that differ from `default`, those of objects inside too.
+fn differences(default: &Value, object: &Value, told: &mut Vec<String>) {
+    for (name, value) in
+        object.as_object().into_iter().flatten().filter(|(name, value)| default[name.as_str()] != **value)
+    {
+        match value {
+            Value::Object(_) => differences(&default[name.as_str()], value, told),
+            Value::Null => told.push(format!("{name} none")),
+            // Without the quotes.
+            Value::String(text) => told.push(format!("{name} {text}")),
+            value => told.push(format!("{name} {value}")),
+        }
+    }
 }
 
 /// All calls of a primitive are one line: their options are its sizes.

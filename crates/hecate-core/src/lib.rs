@@ -26,6 +26,8 @@
 //! The inner loss is `½|k M − v|²`. The caller normalises `q` and `k`.
 //! `q`, `k`, `v` and `out` may have 16 bits; gates, states and their gradients always have 32.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod algorithm;
 mod backend;
 mod capture;

@@ -91,6 +91,8 @@
 //! Crates say what they do through [`tracing`]: a device that is opened is an `info`, a call of a rule and a launch of a
 //! kernel a `trace`, a best device that is no GPU a `warn`. Without a subscriber an event costs one comparison.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod devices;
 mod open;
 pub mod prelude;

@@ -2,7 +2,7 @@
 
     cargo build --release
     python3 -m pip install torch transformers
-    python3 tests/benches/peers/cpu.py target/release/hecate [--threads 2] [--ggml 'COMMAND ARGUMENT..']
+    python3 tests/benches/peers/cpu.py hecate [--threads 2] [--ggml 'COMMAND ARGUMENT..']
 
 Both sides run in turn (A B A B A B) with the same number of threads, in 32-bit floats; each figure is the best of all
 calls, in milliseconds. PyTorch's side is what Hugging Face's Qwen3-Next does without a GPU: its form in chunks for many

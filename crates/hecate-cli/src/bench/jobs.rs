@@ -15,7 +15,9 @@ use std::{panic, thread};
 /// How many runs go on at once.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct JobsArgs {
-    /// Runs at once; results do not depend on it. Each has its own stream on a GPU, its part of the threads on the CPU
+    /// Runs at once
+    ///
+    /// Results do not depend on it. Each run has its own stream on a GPU, its part of the threads on the CPU.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub(super) jobs: usize,
 }

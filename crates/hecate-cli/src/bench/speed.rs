@@ -130,7 +130,8 @@ impl Job for SpeedArgs {
         // Before the peak is measured, which takes seconds.
         self.rules.iter().try_for_each(|name| check_name(name))?;
         let clock = Clock::new(device, self.seconds);
-        let mut report = SpeedReport::new(format!("{device:?}"), clock.peak()?, self.frozen, self.json);
+        let mut report =
+            SpeedReport::new(format!("{}, {}", B::NAME, device.hardware()), clock.peak()?, self.frozen, self.json);
         report.begin()?;
         let (ticker, watched) = (Ticker::new(PAUSE), stdout().is_terminal() && !self.json);
         // Shapes inside, so that a rule's rows stand together.
@@ -287,7 +288,7 @@ fn check_room<R: Rule>(rule: R, dims: &Dims) -> hecate_core::Result<()> {
 
 /// A table that grows, or all of it as JSON in the end.
 struct SpeedReport {
-    /// How the device describes itself.
+    /// Its kind and its hardware.
     device: String,
     /// Operations a second of its fastest matrix product.
     peak: f64,

@@ -6,11 +6,16 @@ use plotters::prelude::*;
 
 /// The first layer's colour, and the last one's; those between lie between.
 const ENDS: [RGBColor; 2] = [RGBColor(31, 119, 180), RGBColor(214, 39, 40)];
+/// Between the largest memory and the upper end of the axis, a factor; likewise below.
+const ROOM: f64 = 1.25;
+/// Fewest and most figures beside the axis.
+const TICKS_LEAST: usize = 3;
+const TICKS_MOST: usize = 8;
 /// Layers that are named beside their lines; of more, the first and the last.
 const NAMED: usize = 8;
 
 /// Points `(step, RMS)` of each layer, the mean over heads and slots; momentum is no memory. Empty without any record of them.
-pub(super) fn by_layer(records: &[Record]) -> Vec<Vec<(f64, f64)>> {
+pub(super) fn by_layer(records: &[Record]) -> Vec<Vec<(u64, f64)>> {
     // Counted over all records: a run that was made longer may have old lines without any.
     let layers = records.iter().flat_map(|record| &record.states).map(|state| state.layer + 1).max().unwrap_or(0);
     // Attention has no state: the line of its layer has no point.
@@ -22,22 +27,21 @@ pub(super) fn by_layer(records: &[Record]) -> Vec<Vec<(f64, f64)>> {
             // What is not finite has no place in a picture.
             let all: Vec<f64> = memories.flat_map(|state| &state.rms).flatten().map(|&rms| f64::from(rms)).collect();
             if !all.is_empty() {
-                line.push((record.step as f64, all.iter().sum::<f64>() / all.len() as f64));
+                line.push((record.step, all.iter().sum::<f64>() / all.len() as f64));
             }
         }
     }
     lines
 }
 
-/// A line a layer, up to step `last`. What is drawn are logarithms, since a memory that runs away grows by powers.
-pub(super) fn draw(area: &Area<'_>, lines: &[Vec<(f64, f64)>], last: f64) -> Drawn {
+/// A line a layer, up to step `last`. The axis is logarithmic, since a memory that runs away grows by powers.
+pub(super) fn draw(area: &Area<'_>, lines: &[Vec<(u64, f64)>], last: u64) -> Drawn {
     // A logarithm has no place for a memory that is empty.
-    let place = |&(step, rms): &(f64, f64)| Some((step, rms.log10())).filter(|point| point.1.is_finite());
-    let lines: Vec<Vec<_>> = lines.iter().map(|line| line.iter().filter_map(place).collect()).collect();
+    let has_place = |&(_, rms): &(u64, f64)| rms > 0.0 && rms.is_finite();
+    let lines: Vec<Vec<_>> = lines.iter().map(|line| line.iter().copied().filter(has_place).collect()).collect();
     let sizes = || lines.iter().flatten().map(|point| point.1);
     // Some room above and below, also where all are alike.
-    let (lowest, highest) =
-        (sizes().fold(f64::INFINITY, f64::min) - 0.1, sizes().fold(f64::NEG_INFINITY, f64::max) + 0.1);
+    let (lowest, highest) = (sizes().fold(f64::INFINITY, f64::min) / ROOM, sizes().fold(0.0, f64::max) * ROOM);
     if lowest > highest {
         return Ok(());
     }
@@ -46,11 +50,13 @@ pub(super) fn draw(area: &Area<'_>, lines: &[Vec<(f64, f64)>], last: f64) -> Dra
         .margin(16)
         .x_label_area_size(44)
         .y_label_area_size(LEFT)
-        .build_cartesian_2d(1.0..last, lowest..highest)?;
-    // Labels tell sizes, not their logarithms.
+        .build_cartesian_2d(1..last, (lowest..highest).log_scale().with_key_points(ticks(lowest, highest)))?;
     let mut mesh = chart.configure_mesh();
-    mesh.x_desc("step").x_label_formatter(&|x| format!("{x:.0}")).y_label_formatter(&|y| size(10_f64.powf(*y)));
-    mesh.y_desc("RMS of the state").light_line_style(WHITE).draw()?;
+    mesh.x_desc("step")
+        .y_label_formatter(&|rms| size(*rms))
+        .y_desc("RMS of the state")
+        .light_line_style(WHITE)
+        .draw()?;
     for (layer, line) in lines.iter().enumerate() {
         // Measurements are few: each is a dot.
         let color = color(layer, lines.len());
@@ -67,9 +73,43 @@ pub(super) fn draw(area: &Area<'_>, lines: &[Vec<(f64, f64)>], last: f64) -> Dra
     Ok(())
 }
 
-/// A size in a few characters: three digits, or a power of ten.
+/// Figures beside a logarithmic axis: 1, 2 and 5 times powers of ten where they are few enough, and all round ones where they
+/// are too few.
+fn ticks(lowest: f64, highest: f64) -> Vec<f64> {
+    let inside = |tick: &f64| (lowest..=highest).contains(tick);
+    let decades = lowest.log10().floor() as i32..=highest.log10().ceil() as i32;
+    let of = |mantissas: &[i64]| -> Vec<f64> {
+        decades.clone().flat_map(|power| mantissas.iter().map(move |&m| decimal(m, power))).filter(inside).collect()
+    };
+    let (few, powers) = (of(&[1, 2, 5]), of(&[1]));
+    match few.len() {
+        0..TICKS_LEAST => round(lowest, highest),
+        TICKS_LEAST..=TICKS_MOST => few,
+        // Every second one, or third, of a memory that runs away.
+        _ => powers.iter().copied().step_by(powers.len().div_ceil(TICKS_MOST).max(1)).collect(),
+    }
+}
+
+/// Multiples of the least 1, 2 or 5 times a power of ten that gives few enough.
+fn round(lowest: f64, highest: f64) -> Vec<f64> {
+    let power = (highest - lowest).log10().floor() as i32 - 1;
+    let steps = [(1, power), (2, power), (5, power), (1, power + 1), (2, power + 1), (5, power + 1)];
+    let multiples = |(m, power): (i64, i32)| -> Vec<f64> {
+        let step = decimal(m, power);
+        let range = (lowest / step).ceil() as i64..=(highest / step).floor() as i64;
+        range.map(|i| decimal(i * m, power)).collect()
+    };
+    steps.into_iter().map(multiples).find(|ticks| ticks.len() <= TICKS_MOST).unwrap_or_default()
+}
+
+/// A decimal number, the nearest there is: products with powers of ten have digits that nobody wants to read.
+fn decimal(digits: i64, power: i32) -> f64 {
+    format!("{digits}e{power}").parse().unwrap_or(f64::NAN)
+}
+
+/// A size in a few characters: as it is, or as a power of ten.
 fn size(rms: f64) -> String {
-    if (0.01..1000.0).contains(&rms) { format!("{rms:.3}") } else { format!("{rms:.0e}") }
+    if (0.001..10000.0).contains(&rms) { rms.to_string() } else { format!("{rms:e}") }
 }
 
 /// The colour of a layer among so many.
@@ -105,13 +145,20 @@ mod tests {
             state(2, "m", &[Some(0.5)], None),
         ];
         let records = [Record { step: 1, ..Record::default() }, Record { step: 4, states, ..Record::default() }];
-        assert_eq!(by_layer(&records), [vec![(4.0, 3.0)], Vec::new(), vec![(4.0, 0.5)]]);
+        assert_eq!(by_layer(&records), [vec![(4, 3.0)], Vec::new(), vec![(4, 0.5)]]);
         assert!(by_layer(&records[..1]).is_empty());
     }
 
     #[test]
-    fn sizes_are_short() {
-        assert_eq!([0.5, 12.0, 0.0001, 2e6].map(size), ["0.500", "12.000", "1e-4", "2e6"]);
+    fn figures_beside_the_axis_are_round() {
+        let shown = |lowest, highest| ticks(lowest, highest).into_iter().map(size).collect::<Vec<_>>().join(" ");
+        assert_eq!(shown(0.2, 3.0), "0.2 0.5 1 2");
+        assert_eq!(shown(0.04, 12.0), "0.05 0.1 0.2 0.5 1 2 5 10");
+        // A narrow range, and one of a memory that runs away.
+        assert_eq!(shown(0.23, 0.41), "0.25 0.3 0.35 0.4");
+        assert_eq!(shown(2.08, 2.43), "2.1 2.15 2.2 2.25 2.3 2.35 2.4");
+        assert_eq!(shown(9e-6, 2e3), "1e-5 0.001 0.1 10 1000");
+        assert_eq!(shown(0.9, 3e30), "1 1e4 1e8 1e12 1e16 1e20 1e24 1e28");
     }
 
     #[test]

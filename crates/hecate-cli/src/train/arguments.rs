@@ -32,6 +32,20 @@ use std::{fs, path::PathBuf};
 #[cfg(any(feature = "check", test))]
 pub(crate) const COMPOSED: [&str; 8] = ["attention", "mag", "mal", "mac", "cms", "conductor", "tnt", "hope"];
 
+/// Examples, under the flags of `hecate train -h` and `--help`.
+const EXAMPLES: &str = "\
+Examples:
+  hecate train                                       learn Hecate's own sources
+  hecate train --text book.txt --rule titans         learn a book
+  hecate train --resume                              go on with the run trained last
+  hecate train --resume --steps 800                  go on with it for longer
+  hecate train --init-from runs/book --text more.txt learn more from where it is
+  hecate train --text book.txt --mixer mag --steps 2000 --out runs/mag
+  hecate train --text book.txt --tokens 4096 --carry 4 --first-states other
+                                                     memories that are to last through long texts
+
+`-h` shows the flags that most runs need; `--help` shows all, and explains them.";
+
 /// The mixers, under the flags of `hecate train --help`.
 /// Kept here and not with the flag, since a list of values would print each name twice.
 const MIXERS: &str = "\
@@ -44,41 +58,38 @@ Mixers:
   cms          memories that change at the ends of chunks, each of longer ones
   conductor    memories that are written by every so many tokens, each more seldom
   tnt          one memory for the whole text, and local ones that start again
-  hope         a memory that makes its own keys, values and gates
-
-Examples:
-  hecate train                                       learn Hecate's own sources
-  hecate train --text book.txt --rule titans         learn a book
-  hecate train --resume                              go on with the run trained last
-  hecate train --resume --steps 800                  go on with it for longer
-  hecate train --init-from runs/book --text more.txt learn more from where it is
-  hecate train --text book.txt --mixer mag --steps 2000 --out runs/mag
-  hecate train --text book.txt --tokens 4096 --carry 4 --first-states other
-                                                     memories that are to last through long texts";
+  hope         a memory that makes its own keys, values and gates";
 
 /// Flags of `hecate train`.
 #[derive(Args, Debug)]
-#[command(after_help = MIXERS)]
+#[command(next_help_heading = "Text and run", after_help = EXAMPLES, after_long_help = format!("{MIXERS}\n\n{EXAMPLES}"))]
 pub(crate) struct TrainArgs {
-    /// Text to learn, UTF-8: files, folders with all that is below them, or `-` for standard input; Hecate's own sources
-    /// unless given
+    /// Text to learn: files, folders, or `-` [default: Hecate's own sources]
+    ///
+    /// UTF-8. Of a folder all that is below it is learned; `-` is standard input.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(super) text: Vec<PathBuf>,
-    /// Folder of the run; `runs/` and the text's name unless given
+    /// Folder of the run [default: runs/ and the text's name]
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     pub(super) out: Option<PathBuf>,
-    /// Go on with a stopped run, exactly as if it had not been stopped; the one trained last unless given
+    /// Go on with a stopped run [default: the one trained last]
+    ///
+    /// The run then ends exactly as if it had not been stopped.
     // `None` without the flag, `Some(None)` with the flag alone.
     #[arg(long, value_name = "DIR", num_args = 0..=1, conflicts_with_all = ["ShapeArgs", "TrainingArgs"])]
     pub(super) resume: Option<Option<PathBuf>>,
     /// Replace the run that is in the folder
     #[arg(long, conflicts_with = "resume")]
     pub(super) overwrite: bool,
-    /// Begin with the weights of another run instead of fresh ones: its model and its tokens, everything else anew
+    /// Begin with the weights of another run
+    ///
+    /// The model and its tokens are that run's; everything else begins anew.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["resume", "ModelArgs", "ShapeArgs", "LevelArgs"])]
     pub(super) init_from: Option<PathBuf>,
-    /// With --init-from: the weights that did best on its held-out text, instead of its last ones
-    #[arg(long, conflicts_with = "resume")]
+    /// With --init-from: its best weights, instead of its last
+    ///
+    /// The best are those with the lowest loss on its held-out text.
+    #[arg(long, conflicts_with = "resume", hide_short_help = true)]
     // That it needs the other flag is checked later: clap asks for no flag that conflicts with those that were given.
     pub(super) best: bool,
     #[command(flatten)]
@@ -88,24 +99,27 @@ pub(crate) struct TrainArgs {
     pub(super) shape: ShapeArgs,
     #[command(flatten)]
     pub(super) levels: LevelArgs,
-    /// Number of steps [default: 400]. With --resume, another number of steps for the whole run: the learning rate of the
-    /// steps to come is that of a run of so many steps
+    /// Number of steps [default: 400]
+    ///
+    /// With --resume, another number for the whole run: the learning rate of the steps to come is that of a run of so many.
     #[arg(long, value_name = "N", help_heading = "Training", value_parser = RangedU64ValueParser::<u64>::new().range(1..=u64::from(u32::MAX)))]
     // 32 bits: the optimiser's correction of the means counts them so.
     pub(super) steps: Option<u64>,
-    /// Newest checkpoints that are kept, each with all that resuming needs [default: 2]
-    #[arg(long, value_name = "N", help_heading = "Training", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1 << 24))]
+    /// Newest checkpoints that are kept [default: 2]
+    ///
+    /// Each has all that resuming needs.
+    #[arg(long, value_name = "N", hide_short_help = true, help_heading = "Measuring and saving", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1 << 24))]
     pub(super) keep: Option<usize>,
     #[command(flatten)]
     pub(super) training: TrainingArgs,
     /// Seed of the weights and of the choice of text
     #[arg(long, default_value_t = 0, help_heading = "Training", conflicts_with = "resume")]
     pub(super) seed: u64,
-    /// Steps between measurements on the held-out text; a tenth of all unless given
-    #[arg(long, value_name = "STEPS", help_heading = "Training", conflicts_with = "resume")]
+    /// Steps between measurements on held-out text [default: a tenth of all]
+    #[arg(long, value_name = "STEPS", help_heading = "Measuring and saving", conflicts_with = "resume")]
     eval_every: Option<u64>,
-    /// Steps between checkpoints; a tenth of all unless given
-    #[arg(long, value_name = "STEPS", help_heading = "Training", conflicts_with = "resume")]
+    /// Steps between checkpoints [default: a tenth of all]
+    #[arg(long, value_name = "STEPS", help_heading = "Measuring and saving", conflicts_with = "resume")]
     save_every: Option<u64>,
     #[command(flatten)]
     pub(super) measure: MeasureArgs,
@@ -115,8 +129,9 @@ pub(crate) struct TrainArgs {
     pub(super) memory: MemoryArgs,
     #[command(flatten)]
     pub(super) device: Choice,
-    /// Take flags from a file, a JSON object of their names, such as {"rule": "titans", "tokens": 512}; flags that are given
-    /// count before those of the file. Every run has such a file, settings.json
+    /// Take flags from a JSON file, such as the settings.json of a run
+    ///
+    /// An object of their names, such as {"rule": "titans", "tokens": 512}. Flags that are given count before those of the file.
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
     /// All flags that were given, here or in a file.
@@ -129,8 +144,10 @@ pub(crate) struct TrainArgs {
 #[group(multiple = true, conflicts_with = "resume")]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
-    /// Take the whole model from a config.json, such as that of another run
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["rule", "mixer", "read", "erase", "objective", "frozen",
+    /// Take the whole model from a config.json
+    ///
+    /// Such as that of another run.
+    #[arg(long, value_name = "FILE", hide_short_help = true, conflicts_with_all = ["rule", "mixer", "read", "erase", "objective", "frozen",
         "layers", "width", "heads", "key_dim", "value_dim", "conv", "window", "persistent", "segment", "periods",
         "wiring", "chunk", "locals", "shard", "momentum", "momentum_form", "retain", "clip_errors", "mean", "renorm",
         "horizon", "writes_per_token", "dropout", "mlp"])]
@@ -139,56 +156,71 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_parser = RuleNames::new())]
     // None where it is not given: attention and hope refuse it. Unknown names come with the list of known ones.
     rule: Option<String>,
-    /// What carries information from token to token; the list is below
+    /// What carries information from token to token
+    ///
+    /// The list below says what each of them is.
     #[arg(long, default_value = "memory", value_parser = ["memory", "lmm", "attention", "mag", "mal", "mac", "cms",
         "conductor", "tnt", "hope"])]
     mixer: String,
     /// Whether a token reads the memory after or before its own write [default: after]
-    #[arg(long, value_parser = ["after", "before"])]
+    #[arg(long, hide_short_help = true, help_heading = "Memories", value_parser = ["after", "before"])]
     read: Option<String>,
     /// Whether the delta rule erases from the memory before or after it decays [default: undecayed]
-    #[arg(long, value_parser = ["undecayed", "decayed"])]
+    #[arg(long, hide_short_help = true, help_heading = "Memories", value_parser = ["undecayed", "decayed"])]
     erase: Option<String>,
     /// Inner loss of the dgd rule [default: l2]
-    #[arg(long, value_parser = ["l2", "dot"])]
+    #[arg(long, hide_short_help = true, help_heading = "Memories", value_parser = ["l2", "dot"])]
     objective: Option<String>,
-    /// Divide step sizes by the tokens of a group of --frozen, so that a group takes a step as long as one token's
-    #[arg(long)]
+    /// Divide step sizes by the tokens of a group of --frozen
+    ///
+    /// A group then takes a step as long as one token's.
+    #[arg(long, hide_short_help = true, help_heading = "Memories")]
     // Refused with the configuration where the rule has no groups.
     mean: bool,
-    /// Set columns of a network's weights back to the lengths that they have in its learned start, at the start of each group of
-    /// --frozen. Of titans_mlp and yaad in all their forms
-    #[arg(long)]
+    /// Set columns of weights back to their lengths at each group of --frozen
+    ///
+    /// To those of the learned start, at the start of each group; of titans_mlp and yaad in all their forms.
+    #[arg(long, hide_short_help = true, help_heading = "Memories")]
     // Refused with the rule, or with the configuration, whose message names the option.
     renorm: bool,
-    /// Shortest and longest time in tokens over which heads of a fresh memory forget, such as 16,1024 for sequences of 256;
-    /// between one token and a thousand unless given
-    #[arg(long, value_name = "SHORTEST,LONGEST", value_delimiter = ',', num_args = 1)]
+    /// Shortest and longest time in tokens over which heads of a fresh memory forget
+    ///
+    /// Such as 16,1024 for sequences of 256; between one token and a thousand unless given.
+    #[arg(
+        long,
+        hide_short_help = true,
+        help_heading = "Memories",
+        value_name = "SHORTEST,LONGEST",
+        value_delimiter = ',',
+        num_args = 1
+    )]
     // What the numbers may be is checked with the configuration.
     horizon: Option<Vec<f32>>,
-    /// Writes that a token of a memory makes, one after another; 1 unless given
-    #[arg(long, value_name = "N")]
+    /// Writes that a token of a memory makes, one after another [default: 1]
+    #[arg(long, hide_short_help = true, help_heading = "Memories", value_name = "N")]
     writes_per_token: Option<usize>,
-    /// Width of a head's keys; width / heads unless given
-    #[arg(long, value_name = "N")]
+    /// Width of a head's keys [default: width / heads]
+    #[arg(long, hide_short_help = true, value_name = "N")]
     key_dim: Option<usize>,
-    /// Width of a head's values; width / heads unless given
-    #[arg(long, value_name = "N")]
+    /// Width of a head's values [default: width / heads]
+    #[arg(long, hide_short_help = true, value_name = "N")]
     value_dim: Option<usize>,
-    /// Tokens that the short convolutions on queries, keys and values see; 0 for none [default: 4, 0 for attention alone]
-    #[arg(long, value_name = "N")]
+    /// Tokens that the short convolutions see; 0 for none [default: 4, 0 for attention alone]
+    ///
+    /// They are on queries, keys and values.
+    #[arg(long, hide_short_help = true, value_name = "N")]
     conv: Option<usize>,
     /// Tokens that attention sees, the present one included; of attention, mag, mal and mac [default: 128]
-    #[arg(long, value_name = "N")]
+    #[arg(long, hide_short_help = true, help_heading = "Attention and compositions", value_name = "N")]
     window: Option<usize>,
     /// Learned tokens before every text, of mag, mal and mac [default: 4]
-    #[arg(long, value_name = "N")]
+    #[arg(long, hide_short_help = true, help_heading = "Attention and compositions", value_name = "N")]
     persistent: Option<usize>,
     /// Tokens in a segment of mac [default: 64]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, hide_short_help = true, help_heading = "Attention and compositions", value_name = "TOKENS")]
     segment: Option<usize>,
-    /// Tokens from a Hugging Face tokenizer.json; bytes unless given
-    #[arg(long, value_name = "FILE")]
+    /// A Hugging Face tokenizer.json [default: bytes are the tokens]
+    #[arg(long, value_name = "FILE", help_heading = "Text and run")]
     pub(super) tokenizer: Option<PathBuf>,
 }
 

@@ -9,24 +9,25 @@ use hecate_models::{CmsConfig, ConductorConfig, HopeConfig, MemoryConfig, MixerC
 #[derive(Args, Debug, Default)]
 // Their defaults are those of the configurations; that help says the same is tested from outside.
 #[group(multiple = true, conflicts_with = "resume")]
-#[command(next_help_heading = "Model")]
+#[command(next_help_heading = "Attention and compositions")]
 pub(crate) struct LevelArgs {
-    /// Tokens between two writes of each level of cms or conductor, in rising order, such as 4,16,64 [default: 4,16,64 for cms,
-    /// 1,8,64,512 for conductor]
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
+    /// Tokens between two writes of each level of cms or conductor [default: 4,16,64 for cms, 1,8,64,512 for conductor]
+    ///
+    /// In rising order.
+    #[arg(long, hide_short_help = true, value_name = "TOKENS", value_delimiter = ',')]
     periods: Option<Vec<usize>>,
     /// Whether each level of cms or conductor also reads what those before it say (chained) [default: chained for cms,
     /// independent for conductor]
-    #[arg(long, value_parser = ["chained", "independent"])]
+    #[arg(long, hide_short_help = true, value_parser = ["chained", "independent"])]
     wiring: Option<String>,
     /// Tokens after which the global memory of tnt, or that of hope, changes [default: 64 for tnt, 16 for hope]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, hide_short_help = true, value_name = "TOKENS")]
     chunk: Option<usize>,
     /// Tokens after which each local memory of tnt changes, divisors of the shard, such as 8,16 [default: 8]
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
+    #[arg(long, hide_short_help = true, value_name = "TOKENS", value_delimiter = ',')]
     locals: Option<Vec<usize>>,
     /// Tokens after which local memories of tnt start again [default: 64]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, hide_short_help = true, value_name = "TOKENS")]
     shard: Option<usize>,
 }
 

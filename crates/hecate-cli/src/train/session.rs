@@ -305,10 +305,11 @@ impl<B: Backend> Session<B> {
 
     /// Draws the curve of all steps so far, and writes them as a table. A run does without both.
     fn draw(&self) {
+        let learned = measure::learned_windows(self.trainer.settings());
         let records = read_metrics(&self.run.file(METRICS)).map_err(Error::from);
         let drawn = records.and_then(|all| {
             self.run.write(TABLE, metrics::table(&all).as_bytes())?;
-            curve::draw(&self.run, CURVE, &all)
+            curve::draw(&self.run, CURVE, &all, &learned)
         });
         if let Err(error) = drawn {
             self.progress.say(&format!("the record is not drawn: {error}"));

@@ -10,30 +10,37 @@ use hecate_models::Retain;
 #[group(multiple = true)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ShapeArgs {
-    /// Largest momentum of titans, titans_mlp and yaad_momentum; below 1 it bounds what a token writes [default: 0.9, 1 with
-    /// --momentum-form]
-    #[arg(long, value_name = "MAX")]
+    /// Largest momentum of titans, titans_mlp and yaad_momentum [default: 0.9, 1 with --momentum-form]
+    ///
+    /// Below 1 it bounds what a token writes.
+    #[arg(long, hide_short_help = true, help_heading = "Memories", value_name = "MAX")]
     // Its range is checked with the configuration, whose message names the field.
     pub(super) momentum: Option<f32>,
-    /// Which momentum titans, titans_mlp and yaad_momentum have: the paper's, or one that takes gradients where it is about to
-    /// lead, by which a linear memory is bounded. titans has the latter neither with --frozen nor in cms and tnt [default: heavy_ball]
-    #[arg(long, value_name = "FORM", value_parser = ["heavy_ball", "look_ahead"])]
+    /// Which momentum titans, titans_mlp and yaad_momentum have [default: heavy_ball]
+    ///
+    /// The paper's, or one that takes gradients where it is about to lead, by which a linear memory is bounded. titans has the
+    /// latter neither with --frozen nor in cms and tnt.
+    #[arg(long, hide_short_help = true, help_heading = "Memories", value_name = "FORM", value_parser = ["heavy_ball", "look_ahead"])]
     // Names as the configuration spells them.
     pub(super) momentum_form: Option<String>,
-    /// Compute errors with the memory as it was at the start of each group of so many tokens; 1 for the memory as it is at each
-    /// token, with which text is generated faster [default: 16 for titans_mlp, yaad and moneta in all their forms, 1 for others and in cms, conductor and tnt]
-    #[arg(long, value_name = "TOKENS")]
+    /// Tokens of a group, whose errors are all of the memory before the group [default: 16 for titans_mlp, yaad and moneta in
+    /// all their forms, 1 for others and in cms, conductor and tnt]
+    ///
+    /// 1 takes the memory as it is at each token, with which text is generated faster.
+    #[arg(long, hide_short_help = true, help_heading = "Memories", value_name = "TOKENS")]
     // Its range depends on the rule and the mixer, which check it.
     pub(super) frozen: Option<u32>,
-    /// Length that what a network is taught stays under, such as 2: longer errors are shortened, smoothly. Of titans_mlp, yaad,
-    /// moneta and memora in all their forms; errors have any length unless given
-    #[arg(long, value_name = "C")]
+    /// Length that the errors of a network stay under, such as 2 [default: any length]
+    ///
+    /// Longer errors are shortened, smoothly. Of titans_mlp, yaad, moneta and memora in all their forms.
+    #[arg(long, hide_short_help = true, help_heading = "Memories", value_name = "C")]
     // Its range is checked with the configuration, whose message names the option.
     pub(super) clip_errors: Option<f32>,
-    /// Where what memories forget goes: back to their learned start, or to zero. All rules but atlas can go back, dgd without
-    /// --frozen, networks, lattice and trellis without --read before [default: initial for networks, lattice, trellis, hope
-    /// and in compositions where the rule can, zero for others]
-    #[arg(long, value_name = "WHERE", value_parser = ["initial", "zero"])]
+    /// Whether memories decay to their learned start or to zero [default: initial for networks, lattice, trellis, hope and in
+    /// compositions where the rule can, zero for others]
+    ///
+    /// All rules but atlas can go back to their start, dgd without --frozen, networks, lattice and trellis without --read before.
+    #[arg(long, hide_short_help = true, help_heading = "Memories", value_name = "WHERE", value_parser = ["initial", "zero"])]
     // Names as the configuration spells them. How fast memories forget is no flag: a model learns that, and what scales
     // it is there for models of before.
     pub(super) retain: Option<String>,
@@ -43,16 +50,18 @@ pub(crate) struct ShapeArgs {
     /// Width of the residual stream
     #[arg(long, default_value_t = defaults::WIDTH, value_name = "N")]
     pub(super) width: usize,
-    /// Width inside the MLPs; 8/3 of --width, rounded up to a multiple of 16, unless given. Both a multiple of 256 is what
-    /// every format of `hecate quantize` takes
-    #[arg(long, value_name = "N")]
+    /// Width inside the MLPs [default: 8/3 of --width, rounded up to a multiple of 16]
+    ///
+    /// Both a multiple of 256 is what every format of `hecate quantize` takes.
+    #[arg(long, hide_short_help = true, value_name = "N")]
     // Its range is checked with the configuration.
     pub(super) mlp: Option<usize>,
     /// Number of memories, or of attention heads, in a block
     #[arg(long, default_value_t = defaults::HEADS, value_name = "N")]
     pub(super) heads: usize,
-    /// Share of elements that is dropped while the model learns, so that it does not learn a small text by heart: of what
-    /// attention saw and memories read, inside MLPs, and of what both add to the stream
+    /// Share of elements that is dropped, against learning a small text by heart
+    ///
+    /// Of what attention saw and memories read, inside MLPs, and of what both add to the stream.
     #[arg(long, default_value_t = 0.0, value_name = "P")]
     // Its range is checked with the configuration.
     pub(super) dropout: f32,

@@ -25,33 +25,36 @@ pub(crate) struct TrainingArgs {
     #[arg(long, default_value_t = defaults::TOKENS, value_name = "N")]
     tokens: usize,
     /// Passes in a step, whose gradients are averaged
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, hide_short_help = true, default_value_t = 1, value_name = "N")]
     accumulate: usize,
-    /// Sequences that are learned one after another with the memories carried on; 1 starts each with fresh memories. What is
-    /// carried was dropped from as --dropout says
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    /// Sequences that are learned one after another with the memories carried on
+    ///
+    /// 1 starts each with fresh memories. What is carried was dropped from as --dropout says.
+    #[arg(long, hide_short_help = true, default_value_t = 1, value_name = "N")]
     carry: usize,
     /// What memories hold where a text starts: `fresh` ones, or in every second text what they held at the end of an `other`
-    #[arg(long, default_value = "fresh", value_parser = PossibleValuesParser::new(FirstStates::NAMES), value_name = "WHICH")]
+    #[arg(long, hide_short_help = true, default_value = "fresh", value_parser = PossibleValuesParser::new(FirstStates::NAMES), value_name = "WHICH")]
     // With --carry a text is as many sequences as are carried through.
     first_states: String,
     /// Highest learning rate
     #[arg(long, default_value_t = defaults::LEARNING_RATE, value_name = "RATE")]
     lr: f32,
-    /// Learning rate at the end; a tenth of the highest unless given
-    #[arg(long, value_name = "RATE")]
+    /// Learning rate at the end [default: a tenth of the highest]
+    #[arg(long, hide_short_help = true, value_name = "RATE")]
     min_lr: Option<f32>,
-    /// Steps until the learning rate is highest; a twentieth of all unless given
-    #[arg(long, value_name = "STEPS")]
+    /// Steps until the learning rate is highest [default: a twentieth of all]
+    #[arg(long, hide_short_help = true, value_name = "STEPS")]
     warmup: Option<u64>,
     /// Weight decay of matrices
     #[arg(long, default_value_t = defaults::WEIGHT_DECAY, value_name = "X")]
     weight_decay: f32,
     /// Norm above which gradients are scaled down to it; 0 for no limit
-    #[arg(long, default_value_t = defaults::CLIP, value_name = "NORM")]
+    #[arg(long, hide_short_help = true, default_value_t = defaults::CLIP, value_name = "NORM")]
     clip: f32,
-    /// Number type of activations; weights, gradients and states are 32-bit floats in any case. fp8 is bf16 with 8-bit factors in
-    /// the products of linear maps, on GPUs that have them (compute capability 8.9 or more)
+    /// Number type of activations
+    ///
+    /// Weights, gradients and states are 32-bit floats in any case. fp8 is bf16 with 8-bit factors in the products of linear
+    /// maps, on GPUs that have them (compute capability 8.9 or more).
     #[arg(long, default_value = "f32", value_parser = PossibleValuesParser::new(Precision::NAMES))]
     // As names, since the library knows which there are.
     precision: String,

@@ -23,14 +23,10 @@ fn commands(text: &str) -> Vec<Vec<&str>> {
     text.lines().flat_map(|line| line.split('`')).filter_map(command).collect()
 }
 
-/// The words after `hecate`, or after `cargo run … --`, of a line that starts the command.
+/// The words after `hecate`, of a line that starts the command.
 fn command(line: &str) -> Option<Vec<&str>> {
     let words: Vec<_> = line.split_whitespace().collect();
-    // `target/release/hecate` too.
-    let hecate = words.iter().position(|word| *word == "hecate" || word.ends_with("/hecate"));
-    // Other packages and examples have flags of their own.
-    let cargo = line.contains("cargo run") && !line.contains(" -p ") && !line.contains("--example");
-    let start = hecate.or_else(|| words.iter().position(|word| *word == "--").filter(|_| cargo))?;
+    let start = words.iter().position(|word| *word == "hecate")?;
     let ends = |word: &&str| !matches!(*word, "|" | ">" | "&&");
     let rest: Vec<_> = words[start + 1..].iter().copied().take_while(ends).collect();
     // A subcommand begins with a small letter; a flag does not.
@@ -86,10 +82,20 @@ fn documented_commands_are_understood() {
     assert!(seen > 0, "no document gives a command");
 }
 
+/// A program of another build, with other features, would be what runs.
+#[test]
+fn documents_call_the_command_by_its_name_alone() {
+    for path in documents() {
+        let text = fs::read_to_string(&path).unwrap();
+        let others = ["cargo run --release --", "release/hecate", "debug/hecate"];
+        let found: Vec<_> = text.lines().filter(|line| others.iter().any(|other| line.contains(other))).collect();
+        assert!(found.is_empty(), "{} says it otherwise than `hecate`: {found:#?}", path.display());
+    }
+}
+
 #[test]
 fn unknown_flags_of_documents_are_found() {
-    let text =
-        "`hecate train --no-such 1`, `hecate none`\n    cargo run --release -- bench recall --identities --nothing\n";
+    let text = "`hecate train --no-such 1`, `hecate none`\nX=off hecate bench recall --identities --nothing\n";
     let mut help = Help { workspace: Workspace::new(), texts: HashMap::new() };
     let unknown: Vec<_> = commands(text).iter().flat_map(|command| help.unknown(command)).collect();
     assert_eq!(unknown, ["train --no-such", "none", "bench recall --nothing"]);

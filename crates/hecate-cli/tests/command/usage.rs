@@ -316,8 +316,26 @@ fn every_cell_is_checked() {
     found.succeeded();
     // A rule, a primitive, the heading, the verdict.
     assert!(["titans", "matmul", "gradient", "0 failed"].iter().all(|part| found.stdout.contains(part)));
+    // Options that are not as by default, as configurations have them.
+    let line = |options: &str| found.stdout.lines().any(|line| line.ends_with(options));
+    assert!(line("as by default") && line("erase decayed") && line("frozen 16"), "{}", found.stdout);
+    assert!(!["None", "Some", "::", "{", "Before"].iter().any(|word| found.stdout.contains(word)), "{}", found.stdout);
     // On the terminals that there are.
     assert!(found.stdout.lines().all(|line| line.chars().count() <= 80), "{}", found.stdout);
+}
+
+/// A screen of flags by `-h`, all of them by `--help`; of every subcommand.
+#[test]
+fn help_is_short_or_whole() {
+    let workspace = Workspace::new();
+    let flags = |help: &str| help.lines().filter(|line| line.trim_start().starts_with("--")).count();
+    let [short, long] = ["-h", "--help"].map(|flag| workspace.run(&["train", flag]).stdout);
+    assert!(flags(&short) <= 25 && flags(&long) >= 55, "{} of {}", flags(&short), flags(&long));
+    assert!(short.lines().count() <= 60 && short.lines().all(|line| line.chars().count() <= 100), "{short}");
+    for heading in ["Text and run:", "Model:", "Training:", "Measuring and saving:", "Device:", "Examples:"] {
+        assert!(short.contains(heading) && long.contains(heading), "{heading}");
+    }
+    assert!(long.contains("Mixers:") && !short.contains("Mixers:"));
 }
 
 #[test]
