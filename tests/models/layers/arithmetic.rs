@@ -178,7 +178,8 @@ fn with_gradient(parameters: &Parameters<Column>, gradient: Option<Tensor<Column
     let tape = Tape::recording(parameters);
     let a = tape.parameter(place(parameters, 0))?;
     let y = tape.custom([&a], a.value().clone(), |_| Ok([gradient]))?;
-    let gradients = tape.backward(&tape.sum(&(y + &a)?)?)?;
+    let loss = tape.sum(&(y + &a)?)?;
+    let gradients = tape.backward(&loss)?;
     Ok(gradients.get(place(parameters, 0)).expect("a gradient").to_f32()?)
 }
 
@@ -220,7 +221,8 @@ fn a_backward_is_called_where_it_is_wanted() {
         let x = if constant { Var::constant(a.value().clone()) } else { a.clone() };
         let y = tape.custom([&x], x.value().clone(), refuse)?;
         assert_eq!(y.is_constant(), x.is_constant());
-        tape.backward(&tape.sum(&(y + a)?)?).map(drop)
+        let loss = tape.sum(&(y + a)?)?;
+        tape.backward(&loss).map(drop)
     };
     let message = run(Tape::recording(&parameters), false).expect_err("refused").to_string();
     assert_eq!(message, "no way back");
@@ -256,7 +258,8 @@ fn operators_work_wherever_values_are() {
     let a = tape.parameter(place(&parameters, 0)).expect("a");
     moves(&a);
     let doubled = std::thread::scope(|scope| scope.spawn(|| (&a + &a).expect("a sum")).join().expect("a sum"));
-    let gradients = tape.backward(&tape.sum(&doubled).expect("a sum")).expect("gradients");
+    let loss = tape.sum(&doubled).expect("a sum");
+    let gradients = tape.backward(&loss).expect("gradients");
     assert_eq!(values(&gradients)[0], Some(vec![2.0; 6]));
     // The tape is gone.
     let after = (&doubled * 2.0).expect("a product");

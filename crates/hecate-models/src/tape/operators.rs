@@ -28,7 +28,8 @@ use std::{
 /// // x / (1 + x²)
 /// let y = (&x / (1.0 + (&x * &x)?))?;
 /// assert_eq!(y.value().to_f32()?, [0.5, 0.3]);
-/// let gradients = tape.backward(&tape.sum(&y)?)?;
+/// let loss = tape.sum(&y)?;
+/// let gradients = tape.backward(&loss)?;
 /// // (1 − x²) / (1 + x²)²
 /// assert_eq!(gradients.get(place).expect("a gradient").to_f32()?[0], 0.0);
 /// # Ok(())
