@@ -14,10 +14,24 @@ fn calls() {
     devices_apart::refuses_calls(&device(), &Cpu::with_threads(1).expect("a thread"));
 }
 
-/// Whatever arguments say of themselves.
+/// No method of a primitive that starts a kernel can be called past core's checks: each takes core's proof of them.
 #[test]
-fn lies() {
-    devices_apart::bears_lies(&device());
+fn primitives_take_a_proof() {
+    // They look at numbers alone.
+    let questions = ["has_l2_norm", "check_fp8", "starts_together", "fuses_projections"];
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/hecate-core/src/primitives");
+    let mut proofs = 0;
+    for file in fs::read_dir(source).expect("a folder") {
+        let text = fs::read_to_string(file.expect("an entry").path()).expect("a file");
+        let traits = text.split("\npub trait ").skip(1).map(|rest| rest.split("\n}").next().unwrap_or_default());
+        for method in traits.flat_map(|body| body.split("\n    fn ").skip(1)) {
+            let name = method.split(['(', '<']).next().unwrap_or_default();
+            let arguments = method.split(')').next().unwrap_or_default();
+            assert_ne!(arguments.contains("Checked<Self>"), questions.contains(&name), "{name}");
+            proofs += usize::from(arguments.contains("Checked<Self>"));
+        }
+    }
+    assert!(proofs >= 67, "{proofs} methods were found");
 }
 
 #[test]

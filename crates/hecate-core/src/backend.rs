@@ -42,6 +42,20 @@ impl<R: Rule, D: Device> Clone for KernelCall<'_, R, D> {
 
 impl<R: Rule, D: Device> Copy for KernelCall<'_, R, D> {}
 
+/// A call of [`decode`](crate::decode()) whose arguments are checked, as [`KernelCall`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct DecodeCall<'a, R: Rule, D: Device> {
+    /// Where it runs, and where its arguments lie.
+    pub device: &'a D,
+    /// The rule.
+    pub rule: R,
+    /// Sizes.
+    pub dims: &'a Dims,
+    /// Arguments.
+    pub inputs: &'a Decode<R, Tensor<D>>,
+}
+
 /// One cell of the matrix: rule `R` on this device.
 ///
 /// Arguments are already checked. Results must not depend on the number of threads or on timing:
@@ -82,15 +96,15 @@ pub trait Kernel<R: Rule, F = <R as Rule>::Family>: Device {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn decode(&self, _rule: R, _dims: &Dims, _inputs: &Decode<R, Tensor<Self>>) -> Result<Decoded<R, Tensor<Self>>> {
-        Err(no_fused_decode::<Self, R>())
+    fn decode(_call: DecodeCall<'_, R, Self>) -> Result<Decoded<R, Tensor<Self>>> {
+        Err(no_fused_decode::<Self>(R::NAME))
     }
 }
 
 /// The error of [`Kernel::decode`] where there is none.
-pub(crate) fn no_fused_decode<D: Device, R: Rule>() -> Error {
+pub(crate) fn no_fused_decode<D: Device>(what: &'static str) -> Error {
     let why = "there is no kernel for a whole layer; call its parts".into();
-    Error::Unsupported { backend: D::NAME, what: R::NAME, why }
+    Error::Unsupported { backend: D::NAME, what, why }
 }
 
 macro_rules! declare_rules {

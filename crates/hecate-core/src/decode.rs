@@ -3,7 +3,7 @@
 //! With as few elements as one token has, starting a kernel takes longer than its work. A device that has this part in one
 //! says so by [`Kernel::has_fused_decode`]; elsewhere a layer puts it together out of primitives and the rule.
 
-use crate::{DType, Device, Dims, Error, Kernel, Of, Result, Rule, Sequences, Shape, Slots, Tensor};
+use crate::{DType, DecodeCall, Device, Dims, Error, Kernel, Of, Result, Rule, Sequences, Shape, Slots, Tensor};
 use std::fmt;
 
 const WHAT: &str = "decode";
@@ -135,7 +135,7 @@ pub fn decode<D: Kernel<R>, R: Rule>(
     let batch = inputs.q.x.shape().axes().first().copied().unwrap_or(0);
     let dims = Dims { batch, tokens: 1, heads, key, value, sequences: Sequences::batch(batch, 1), anchored: false };
     check(rule, &dims, inputs)?;
-    inputs.q.x.device().decode(rule, &dims, inputs)
+    D::decode(DecodeCall { device: inputs.q.x.device(), rule, dims: &dims, inputs })
 }
 
 fn check<D: Device, R: Rule>(rule: R, dims: &Dims, inputs: &Decode<R, Tensor<D>>) -> Result<()> {

@@ -54,7 +54,7 @@ mod state;
 mod tensor;
 
 pub use algorithm::Algorithm;
-pub use backend::{Backend, InputsOn, Kernel, KernelCall, OutputsOn, Rules};
+pub use backend::{Backend, DecodeCall, InputsOn, Kernel, KernelCall, OutputsOn, Rules};
 pub use capture::{Capture, CapturedStep, Replay, Step, Work, capture, capture_work};
 pub use checked::Checked;
 pub use checkpoints::Checkpoints;

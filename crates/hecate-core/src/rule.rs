@@ -368,7 +368,7 @@ impl<R: Rule, D: Device> Outputs<R, Tensor<D>> {
 }
 
 /// All slots lie on `device`; the first `tokens` hold `dtype` (16 or 32 bits), the rest 32-bit floats.
-fn check_slots<D: Device>(
+pub(crate) fn check_slots<D: Device>(
     what: &'static str,
     device: &D,
     found: &[(&'static str, &Tensor<D>)],

@@ -280,6 +280,28 @@ mod tests {
         assert_eq!([1, 3].map(|threads| Cpu::with_threads(threads).expect("threads").host_threads()), [1, 3]);
     }
 
+    /// Where the system starts no thread, that is an error and no panic.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_system_without_threads() {
+        let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));
+        command.args(["device::tests::asking", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+        // Stacks that no memory holds.
+        let output = command.env("RUST_MIN_STACK", "1125899906842624").output().expect("it ran");
+        let (told, printed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(told.contains("cpu: starting a thread for each processor"), "{told} {printed}");
+        assert!(output.status.success() && !printed.contains("panicked"), "{printed}");
+    }
+
+    /// Says what it found, for the test above.
+    #[test]
+    #[ignore = "starts threads for another test"]
+    fn asking() {
+        let device = Cpu::new();
+        println!("{} thread of {device:?}", device.threads());
+        println!("{}", Tensor::zeros(&device, [3], DType::F32).expect_err("no threads"));
+    }
+
     /// Half of what is kept is far more than others take of the machine between two calls.
     #[test]
     fn arrays_that_are_kept_are_room() {

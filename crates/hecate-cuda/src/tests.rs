@@ -2,6 +2,7 @@
 
 mod alone;
 mod cache;
+mod driver;
 mod kernels;
 mod launches;
 mod ptx;

@@ -199,3 +199,15 @@ fn a_stop_is_seen_inside_a_measurement() {
         assert!(took < SOON, "{line}: {took:?}");
     }
 }
+
+/// Stacks that no memory holds: the system starts no thread.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_system_without_threads() {
+    let workspace = Workspace::new();
+    let train: Vec<&str> = TINY.split(' ').collect();
+    for arguments in [&train[..], &["check", "delta"], &["bench", "speed", "--rules", "delta"]] {
+        let outcome = workspace.run_with(arguments, ("RUST_MIN_STACK", "1125899906842624"));
+        assert!(outcome.code == Some(1) && !outcome.stderr.contains("panicked"), "{arguments:?}: {outcome:?}");
+    }
+}

@@ -7,6 +7,7 @@ pub mod buffers;
 pub mod devices_apart;
 mod equations;
 mod limits;
+mod lying_rules;
 pub mod primitive;
 mod refusals;
 mod sequences;
@@ -15,6 +16,7 @@ pub use equations::{anchored, backward, forward, rounding, rounding_of};
 pub(crate) use equations::{stored, stored_case};
 pub(crate) use limits::lean;
 pub use limits::{correlated_keys, fresh_memory, gates_at_limits, nan_is_seen};
+pub use lying_rules::bears_lying_rules;
 pub use refusals::{refuses_grads, refuses_inputs};
 pub use sequences::{cut_is_whole, packed_is_separate, repeats, token_by_token};
 

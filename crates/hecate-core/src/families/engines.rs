@@ -4,11 +4,14 @@
 //! [`Backend`](crate::Backend) can call a linear or deep rule of its own crate.
 
 use super::{
-    Deep, DeepRule, Linear, LinearRule,
-    look_ahead::{self, LinearSaved},
+    Deep, DeepRule, DeepSpec, Linear, LinearDecode, LinearDecoded, LinearInputs, LinearKernelCall, LinearOutputs,
+    LinearRule, LinearSpec, LowerGates,
+    deep::Settled,
+    linear_call,
+    look_ahead::{self, LinearSaved, SavedBy},
 };
 use crate::{
-    Decode, Decoded, Device, Dims, InputsOn, Kernel, KernelCall, OutputsOn, Result, Tensor, backend,
+    DecodeCall, Decoded, Device, Dims, InputsOn, Kernel, KernelCall, OutputsOn, Result, Slots, Tensor, backend,
     primitives::Elementwise,
 };
 use std::fmt::Debug;
@@ -17,7 +20,7 @@ use std::fmt::Debug;
 ///
 /// Arguments are checked, as those of a [`Kernel`]. A rule comes with its [`spec`](LinearRule::spec); what a device has no
 /// kernels for it refuses ([`LinearSpec::runnable`](super::LinearSpec::runnable)). Momentum that looks ahead never gets here:
-/// [`look_ahead`] makes it of two rules.
+/// core makes it of two rules.
 pub trait LinearEngine: Elementwise {
     /// What backward needs beside the inputs. Never a state per token.
     type Saved: Debug + Send + 'static;
@@ -26,7 +29,7 @@ pub trait LinearEngine: Elementwise {
     ///
     /// # Errors
     /// [`Error::Value`](crate::Error::Value) naming the slot.
-    fn check_gates<R: LinearRule>(_call: KernelCall<'_, R, Self>) -> Result<()> {
+    fn check_gates(_call: LinearKernelCall<'_, Self>) -> Result<()> {
         Ok(())
     }
 
@@ -34,23 +37,23 @@ pub trait LinearEngine: Elementwise {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn linear_forward<R: LinearRule>(
-        call: KernelCall<'_, R, Self>,
+    fn linear_forward(
+        call: LinearKernelCall<'_, Self>,
         keep: bool,
-    ) -> Result<(OutputsOn<R, Self>, Option<Self::Saved>)>;
+    ) -> Result<(LinearOutputs<Tensor<Self>>, Option<Self::Saved>)>;
 
     /// As [`Kernel::backward`].
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn linear_backward<R: LinearRule>(
-        call: KernelCall<'_, R, Self>,
+    fn linear_backward(
+        call: LinearKernelCall<'_, Self>,
         saved: Self::Saved,
-        grads: &OutputsOn<R, Self>,
-    ) -> Result<InputsOn<R, Self>>;
+        grads: &LinearOutputs<Tensor<Self>>,
+    ) -> Result<LinearInputs<Tensor<Self>>>;
 
-    /// As [`Kernel::has_fused_decode`].
-    fn has_linear_decode<R: LinearRule>(&self, _rule: R, _dims: &Dims) -> bool {
+    /// As [`Kernel::has_fused_decode`], of rules with a gate of retention.
+    fn has_linear_decode(&self, _spec: LinearSpec, _dims: &Dims) -> bool {
         false
     }
 
@@ -58,13 +61,8 @@ pub trait LinearEngine: Elementwise {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn linear_decode<R: LinearRule>(
-        &self,
-        _rule: R,
-        _dims: &Dims,
-        _inputs: &Decode<R, Tensor<Self>>,
-    ) -> Result<Decoded<R, Tensor<Self>>> {
-        Err(backend::no_fused_decode::<Self, R>())
+    fn linear_decode(call: LinearDecode<'_, Self>) -> Result<LinearDecoded<Tensor<Self>>> {
+        Err(backend::no_fused_decode::<Self>(call.what))
     }
 }
 
@@ -97,44 +95,81 @@ impl<D: LinearEngine, R: LinearRule> Kernel<R, Linear> for D {
     type Saved = LinearSaved<D>;
 
     fn forward(call: KernelCall<'_, R, D>, keep: bool) -> Result<(OutputsOn<R, D>, Option<LinearSaved<D>>)> {
-        if call.rule.spec().look_ahead {
-            // Refused by the rule's own names; its parts have other gates.
+        let spec = linear_call::spec_of::<D, R>(call.rule)?;
+        let inputs = linear_call::lowered(call, spec)?;
+        let call = LinearKernelCall { what: R::NAME, device: call.device, spec, dims: call.dims, inputs: &inputs };
+        let (made, saved) = if spec.look_ahead {
+            // Its parts have other gates.
             D::check_gates(call)?;
-            let (outputs, saved) = look_ahead::forward(call, keep)?;
-            return Ok((outputs, saved.map(LinearSaved::LookAhead)));
-        }
-        let (outputs, saved) = D::linear_forward(call, keep)?;
-        Ok((outputs, saved.map(LinearSaved::Engine)))
+            let (made, saved) = look_ahead::forward(call, keep)?;
+            (made, saved.map(SavedBy::LookAhead))
+        } else {
+            let (made, saved) = D::linear_forward(call, keep)?;
+            (made, saved.map(SavedBy::Engine))
+        };
+        // A rule may say something else next time: its backward is that of this forward.
+        Ok((linear_call::outputs::<D, R>(made)?, saved.map(|saved| LinearSaved { spec, saved })))
     }
 
     fn backward(call: KernelCall<'_, R, D>, saved: LinearSaved<D>, grads: &OutputsOn<R, D>) -> Result<InputsOn<R, D>> {
-        match saved {
-            LinearSaved::Engine(saved) => D::linear_backward(call, saved, grads),
-            LinearSaved::LookAhead(saved) => look_ahead::backward(call, *saved, grads),
-        }
+        let LinearSaved { spec, saved } = saved;
+        let (inputs, grads) = (linear_call::lowered(call, spec)?, linear_call::lowered_grads(call, spec, grads)?);
+        let call = LinearKernelCall { what: R::NAME, device: call.device, spec, dims: call.dims, inputs: &inputs };
+        linear_call::gradients::<D, R>(match saved {
+            SavedBy::Engine(saved) => D::linear_backward(call, saved, &grads)?,
+            SavedBy::LookAhead(saved) => look_ahead::backward(call, *saved, &grads)?,
+        })
     }
 
     fn has_fused_decode(&self, rule: R, dims: &Dims) -> bool {
-        self.has_linear_decode(rule, dims)
+        has_retention::<R>() && self.has_linear_decode(rule.spec(), dims)
     }
 
-    fn decode(&self, rule: R, dims: &Dims, inputs: &Decode<R, Tensor<D>>) -> Result<Decoded<R, Tensor<D>>> {
-        self.linear_decode(rule, dims, inputs)
+    fn decode(call: DecodeCall<'_, R, D>) -> Result<Decoded<R, Tensor<D>>> {
+        if !has_retention::<R>() {
+            return Err(backend::no_fused_decode::<D>(R::NAME));
+        }
+        let LinearDecoded { out, state, convs } = D::linear_decode(linear_call::lowered_token(call)?)?;
+        Ok(Decoded { out, state: linear_call::state_of::<D, R>(state)?, convs })
     }
 }
 
-impl<D: DeepEngine, R: DeepRule> Kernel<R, Deep> for D {
-    type Saved = <D as DeepEngine>::Saved;
+/// Whether a token says how much it forgets.
+fn has_retention<R: LinearRule>() -> bool {
+    R::Gates::lower(R::Gates::build(|_| ())).log_a.is_some()
+}
 
-    fn forward(call: KernelCall<'_, R, D>, keep: bool) -> Result<(OutputsOn<R, D>, Option<<D as DeepEngine>::Saved>)> {
-        D::deep_forward(call, keep)
+/// What a deep rule keeps for a backward.
+#[derive(Debug)]
+pub struct DeepSaved<S> {
+    /// What the rule said of itself.
+    spec: DeepSpec,
+    /// What its engine keeps.
+    saved: S,
+}
+
+impl<D: DeepEngine, R: DeepRule> Kernel<R, Deep> for D {
+    type Saved = DeepSaved<<D as DeepEngine>::Saved>;
+
+    fn forward(
+        call: KernelCall<'_, R, D>,
+        keep: bool,
+    ) -> Result<(OutputsOn<R, D>, Option<DeepSaved<<D as DeepEngine>::Saved>>)> {
+        let rule = Settled::new(call.rule, call.dims)?;
+        let inputs = rule.inputs(call)?;
+        let (made, saved) =
+            D::deep_forward(KernelCall { device: call.device, rule, dims: call.dims, inputs: &inputs }, keep)?;
+        Ok((Settled::outputs(made)?, saved.map(|saved| DeepSaved { spec: rule.spec(), saved })))
     }
 
     fn backward(
         call: KernelCall<'_, R, D>,
-        saved: <D as DeepEngine>::Saved,
+        saved: DeepSaved<<D as DeepEngine>::Saved>,
         grads: &OutputsOn<R, D>,
     ) -> Result<InputsOn<R, D>> {
-        D::deep_backward(call, saved, grads)
+        let rule = Settled::again(saved.spec);
+        let (inputs, grads) = (rule.inputs(call)?, rule.grads(call, grads)?);
+        let call = KernelCall { device: call.device, rule, dims: call.dims, inputs: &inputs };
+        Settled::gradients(D::deep_backward(call, saved.saved, &grads)?)
     }
 }

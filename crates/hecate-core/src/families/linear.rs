@@ -6,9 +6,7 @@
 //! [`LinearInputs`] and [`LinearOutputs`] alone, never the rule.
 
 use super::Linear;
-use crate::{
-    DType, Dims, Error, GateSlots, Inputs, Of, Outputs, Read, Result, Rule, Slots, Tensor, memory, primitives,
-};
+use crate::{DType, Dims, Error, GateSlots, Of, Read, Result, Rule, Shape, Slots, Tensor, memory, primitives};
 use std::convert::Infallible;
 
 /// A rule that the linear engine runs.
@@ -46,8 +44,8 @@ pub struct LinearSpec {
     pub frozen: Option<u32>,
     /// Whether there is an `S`; without, `η = 0`.
     pub momentum: bool,
-    /// Whether the momentum [looks ahead](crate::rules::MomentumForm::LookAhead); engines leave that to
-    /// [`look_ahead`](crate::families::look_ahead).
+    /// Whether the momentum [looks ahead](crate::rules::MomentumForm::LookAhead); core makes
+    /// that of two rules that every engine runs.
     pub look_ahead: bool,
     /// What `r` is; `w` is always `θ`.
     pub erase: EraseStrength,
@@ -97,6 +95,11 @@ impl EraseStrength {
     /// The number that kernels know it by.
     pub const fn number(self) -> u32 {
         self as u32
+    }
+
+    /// Whether `β` is a part of it.
+    pub const fn has_beta(self) -> bool {
+        matches!(self, Self::Beta | Self::ThetaAndBeta)
     }
 }
 
@@ -264,25 +267,76 @@ pub struct LinearOutputs<T> {
     pub state: LinearState<T>,
 }
 
-impl<T: Clone> LinearInputs<T> {
-    /// A rule's arguments, or their gradients; `log_a` makes that array for a rule without the gate.
+impl<T> LinearState<T> {
+    /// Makes each from its shape and element type: `M`, and `S` where there is momentum.
     ///
     /// # Errors
-    /// That of `log_a`.
-    pub fn new<R: LinearRule>(inputs: &Inputs<R, T>, log_a: impl FnOnce() -> Result<T>) -> Result<Self> {
-        let Inputs { q, k, v, gates, state, .. } = inputs.clone();
-        let gates = R::Gates::lower(gates);
-        let log_a = gates.log_a.map_or_else(log_a, Ok)?;
-        let LinearGates { log_eta, theta, beta, .. } = gates;
-        Ok(Self { q, k, v, log_a, log_eta, theta, beta, state: R::State::lower(state) })
+    /// The first error of `make`.
+    pub fn try_build<E>(
+        spec: LinearSpec,
+        dims: &Dims,
+        mut make: impl FnMut(Shape, DType) -> Result<T, E>,
+    ) -> Result<Self, E> {
+        let mut matrices = || make(dims.matrices(), DType::F32);
+        Ok(Self { m: matrices()?, s: spec.momentum.then(matrices).transpose()? })
+    }
+
+    /// The matrices in their order.
+    pub fn list(&self) -> impl Iterator<Item = &T> {
+        [&self.m].into_iter().chain(&self.s)
     }
 }
 
-impl<T: Clone> LinearOutputs<T> {
-    /// A rule's results, or their gradients.
-    pub fn new<R: LinearRule>(outputs: &Outputs<R, T>) -> Self {
-        let Outputs { out, state } = outputs.clone();
-        Self { out, state: R::State::lower(state) }
+impl<T> LinearInputs<T> {
+    /// Makes each from its shape and element type: those that a rule of this spec has. Queries, keys and values have elements of
+    /// `dtype`.
+    ///
+    /// # Errors
+    /// The first error of `make`.
+    pub fn try_build<E>(
+        spec: LinearSpec,
+        dims: &Dims,
+        dtype: DType,
+        mut make: impl FnMut(Shape, DType) -> Result<T, E>,
+    ) -> Result<Self, E> {
+        let [q, k, v] = [make(dims.keys(), dtype)?, make(dims.keys(), dtype)?, make(dims.values(), dtype)?];
+        let mut gate = || make(dims.scalars(), DType::F32);
+        let (log_a, log_eta) = (gate()?, spec.momentum.then(&mut gate).transpose()?);
+        let (theta, beta) = (gate()?, spec.erase.has_beta().then(&mut gate).transpose()?);
+        Ok(Self { q, k, v, log_a, log_eta, theta, beta, state: LinearState::try_build(spec, dims, make)? })
+    }
+
+    /// Names in messages and references to all arrays, in their order.
+    pub(super) fn list(&self) -> Vec<(&'static str, &T)> {
+        let Self { q, k, v, log_a, log_eta, theta, beta, state: LinearState { m, s } } = self;
+        let all =
+            [("q", Some(q)), ("k", Some(k)), ("v", Some(v)), ("log_a", Some(log_a)), ("log_eta", log_eta.as_ref())];
+        let rest = [("theta", Some(theta)), ("beta", beta.as_ref()), ("m", Some(m)), ("s", s.as_ref())];
+        all.into_iter().chain(rest).filter_map(|(name, x)| Some((name, x?))).collect()
+    }
+}
+
+impl<T> LinearOutputs<T> {
+    /// As [`LinearInputs::try_build`]; what was read has elements of `dtype`.
+    ///
+    /// # Errors
+    /// The first error of `make`.
+    pub fn try_build<E>(
+        spec: LinearSpec,
+        dims: &Dims,
+        dtype: DType,
+        mut make: impl FnMut(Shape, DType) -> Result<T, E>,
+    ) -> Result<Self, E> {
+        Ok(Self { out: make(dims.values(), dtype)?, state: LinearState::try_build(spec, dims, make)? })
+    }
+
+    /// As [`LinearInputs::list`].
+    pub(super) fn list(&self) -> Vec<(&'static str, &T)> {
+        let Self { out, state: LinearState { m, s } } = self;
+        [("out", Some(out)), ("m", Some(m)), ("s", s.as_ref())]
+            .into_iter()
+            .filter_map(|(name, x)| Some((name, x?)))
+            .collect()
     }
 }
 
@@ -290,7 +344,7 @@ impl<T: Clone> LinearOutputs<T> {
 ///
 /// # Errors
 /// The device's own failures.
-pub fn constant_log_a<D: primitives::Elementwise, R: LinearRule>(
+pub(super) fn constant_log_a<D: primitives::Elementwise, R: LinearRule>(
     device: &D,
     rule: R,
     dims: &Dims,

@@ -8,7 +8,8 @@
 mod deep;
 mod engines;
 mod linear;
-pub mod look_ahead;
+mod linear_call;
+mod look_ahead;
 
 pub use deep::{
     DeepForm, DeepGate, DeepLogits, DeepMatrix, DeepOptions, DeepRule, DeepSpec, LowerDeepGates, LowerWeights,
@@ -16,8 +17,9 @@ pub use deep::{
 pub use engines::{DeepEngine, LinearEngine};
 pub use linear::{
     EraseStrength, KeyHeads, LinearGate, LinearGates, LinearInputs, LinearLogits, LinearMatrix, LinearOutputs,
-    LinearRule, LinearSpec, LinearState, LowerGates, LowerState, RetentionAxis, constant_log_a,
+    LinearRule, LinearSpec, LinearState, LowerGates, LowerState, RetentionAxis,
 };
+pub use linear_call::{LinearDecode, LinearDecoded, LinearKernelCall};
 
 /// Family of the rules that are one linear recurrence ([equations](crate::rules)): see [`LinearRule`].
 #[derive(Clone, Copy, Debug)]

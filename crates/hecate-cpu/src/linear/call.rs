@@ -6,7 +6,10 @@ use super::{
     scalars::Scalars,
 };
 use crate::{Cpu, buffer_pool::PooledBuf, device::floats};
-use hecate_core::{Dims, Inputs, Result, Rule, Slots, Tensor, families::LinearSpec};
+use hecate_core::{
+    Dims, Result, Tensor,
+    families::{LinearInputs, LinearSpec},
+};
 use rayon::prelude::*;
 use std::{borrow::Cow, ops::Range};
 
@@ -54,14 +57,14 @@ impl<'a> LinearCall<'a> {
     ///
     /// # Errors
     /// Those of [`floats`].
-    pub(crate) fn new<R: Rule>(
+    pub(crate) fn new(
         spec: LinearSpec,
         dims: &'a Dims,
         (form, chunk): (Form, usize),
-        inputs: &'a Inputs<R, Tensor<Cpu>>,
+        inputs: &'a LinearInputs<Tensor<Cpu>>,
         scalars: Scalars,
     ) -> Result<Self> {
-        let initial = R::State::list(&inputs.state).into_iter().map(|(_, x)| floats(x)).collect::<Result<_>>()?;
+        let initial = inputs.state.list().map(floats).collect::<Result<_>>()?;
         let (q, k, v) = (floats(&inputs.q)?, floats(&inputs.k)?, floats(&inputs.v)?);
         Ok(Self { spec, dims, form, chunk, q, k, v, scalars, initial })
     }

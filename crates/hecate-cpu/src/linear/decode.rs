@@ -12,8 +12,8 @@ use crate::{
     simd::{dispatch, load_part, store_part},
 };
 use hecate_core::{
-    Device, Dims, KernelCall, OutputsOn, Read, Result, Slots,
-    families::{LinearRule, LinearSpec},
+    Dims, Read, Result, Tensor,
+    families::{LinearKernelCall, LinearOutputs, LinearSpec},
 };
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
@@ -47,18 +47,17 @@ struct DecodeCall<'a> {
 ///
 /// # Errors
 /// Gates outside their ranges.
-pub(super) fn run<R: LinearRule>(call: KernelCall<'_, R, Cpu>) -> Result<OutputsOn<R, Cpu>> {
-    let KernelCall { device, rule, dims, inputs, .. } = call;
-    let spec = rule.spec().runnable(Cpu::NAME, R::NAME)?;
-    let scalars = Scalars::new(rule, dims, &super::gates(inputs))?;
+pub(super) fn run(kernel_call: LinearKernelCall<'_, Cpu>) -> Result<LinearOutputs<Tensor<Cpu>>> {
+    let LinearKernelCall { what, device, spec, dims, inputs, .. } = kernel_call;
+    let scalars = Scalars::new(what, spec.erase, inputs)?;
     let (q, k, v) = (floats(&inputs.q)?, floats(&inputs.k)?, floats(&inputs.v)?);
-    let states: Vec<_> = R::State::list(&inputs.state).into_iter().map(|(_, x)| floats(x)).collect::<Result<_>>()?;
+    let states = inputs.state.list().map(floats).collect::<Result<Vec<_>>>()?;
     let mut states = states.iter().map(|x| &x[..]);
     let (m, s) = (states.next().unwrap_or_default(), states.next().unwrap_or_default());
     let Dims { key, value, .. } = *dims;
     let call = DecodeCall { spec, key, value, q: &q, k: &k, v: &v, scalars: &scalars, m, s };
-    let (out, states) = call.run(device, R::NAME)?;
-    super::outputs(device, rule, dims, inputs.q.dtype(), out, states)
+    let (out, states) = call.run(device, what)?;
+    super::outputs(kernel_call, out, states)
 }
 
 impl DecodeCall<'_> {

@@ -56,8 +56,8 @@ use call::{Form, LinearCall, add_blocks};
 pub(crate) use checkpoints::{CHUNK, Chunk, cut};
 pub(crate) use chunk_view::{ChunkGrads, ChunkStart, ChunkView, Memory, MemoryMut};
 use hecate_core::{
-    DType, Device, Dims, Inputs, InputsOn, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Shape, Slots, Tensor,
-    families::{LinearEngine, LinearRule, LinearSpec, LowerGates},
+    DType, Dims, Result, Tensor,
+    families::{LinearEngine, LinearGate, LinearInputs, LinearKernelCall, LinearOutputs, LinearSpec, LinearState},
 };
 use passes::Upstream;
 use peak_memory::backward_elements;
@@ -137,15 +137,13 @@ impl Cpu {
     }
 }
 
-/// The call with its gates lowered to scalars.
+/// The call with its gates as scalars.
 ///
 /// # Errors
-/// Gates outside their ranges, and specs that this engine does not run.
-fn linear_call<'a, R: LinearRule>(call: KernelCall<'a, R, Cpu>, keep: bool) -> Result<LinearCall<'a>> {
-    let KernelCall { device, rule, dims, inputs, .. } = call;
-    let spec = rule.spec().runnable(Cpu::NAME, R::NAME)?;
-    let scalars = Scalars::new(rule, dims, &gates(inputs))?;
-    LinearCall::new(spec, dims, device.plan(spec, dims, keep), inputs, scalars)
+/// Gates outside their ranges.
+fn linear_call(call: LinearKernelCall<'_, Cpu>, keep: bool) -> Result<LinearCall<'_>> {
+    let LinearKernelCall { what, device, spec, dims, inputs, .. } = call;
+    LinearCall::new(spec, dims, device.plan(spec, dims, keep), inputs, Scalars::new(what, spec.erase, inputs)?)
 }
 
 /// What the tiles of a forward made.
@@ -250,24 +248,19 @@ impl GradArrays {
 }
 
 /// The results as tensors; `states` are `M` and `S`.
-fn outputs<R: Rule>(
-    device: &Cpu,
-    rule: R,
-    dims: &Dims,
-    dtype: DType,
+fn outputs(
+    LinearKernelCall { device, spec, dims, inputs, .. }: LinearKernelCall<'_, Cpu>,
     out: PooledBuf,
     states: [PooledBuf; 2],
-) -> Result<Outputs<R, Tensor<Cpu>>> {
-    let out = pooled_tensor(device, dims.values(), dtype, out)?;
-    Ok(Outputs { out, state: state::<R>(device, rule, dims, states)? })
+) -> Result<LinearOutputs<Tensor<Cpu>>> {
+    let out = pooled_tensor(device, dims.values(), inputs.q.dtype(), out)?;
+    Ok(LinearOutputs { out, state: state(device, spec, dims, states)? })
 }
 
-/// `M`, and `S` where the rule has one, as the rule's state.
-fn state<R: Rule>(device: &Cpu, rule: R, dims: &Dims, states: [PooledBuf; 2]) -> Result<Of<R::State, Tensor<Cpu>>> {
-    let mut states = states.into_iter();
-    R::State::try_map(rule.state(dims), |_, shape: Shape| {
-        pooled_tensor(device, shape, DType::F32, states.next().map_or_else(|| device.take(R::NAME, 0), Ok)?)
-    })
+/// `M`, and `S` where there is momentum.
+fn state(device: &Cpu, spec: LinearSpec, dims: &Dims, [m, s]: [PooledBuf; 2]) -> Result<LinearState<Tensor<Cpu>>> {
+    let matrices = |x| pooled_tensor(device, dims.matrices(), DType::F32, x);
+    Ok(LinearState { m: matrices(m)?, s: spec.momentum.then(|| matrices(s)).transpose()? })
 }
 
 /// Parts of these sizes, one after another.
@@ -280,55 +273,51 @@ fn split<'x>(mut x: &'x mut [f32], sizes: &[usize]) -> Vec<&'x mut [f32]> {
     sizes.iter().map(&mut part).collect()
 }
 
-/// The gates' elements. Core has checked that they are 32-bit floats, so no other arm is reached.
-fn gates<R: Rule>(inputs: &Inputs<R, Tensor<Cpu>>) -> Of<R::Gates, &[f32]> {
-    R::Gates::map(R::Gates::as_ref(&inputs.gates), |_, gate| match &**gate.buffer() {
-        hecate_core::Host::F32(values) => values.as_slice(),
-        _ => &[],
-    })
-}
-
 impl LinearEngine for Cpu {
     type Saved = Saved;
 
-    fn check_gates<R: LinearRule>(call: KernelCall<'_, R, Self>) -> Result<()> {
-        Scalars::new(call.rule, call.dims, &gates(call.inputs)).map(drop)
+    fn check_gates(call: LinearKernelCall<'_, Self>) -> Result<()> {
+        Scalars::new(call.what, call.spec.erase, call.inputs).map(drop)
     }
 
-    fn linear_forward<R: LinearRule>(
-        call: KernelCall<'_, R, Self>,
+    fn linear_forward(
+        call: LinearKernelCall<'_, Self>,
         keep: bool,
-    ) -> Result<(OutputsOn<R, Self>, Option<Saved>)> {
+    ) -> Result<(LinearOutputs<Tensor<Self>>, Option<Saved>)> {
         // One token a sequence: the memory goes from the old array into the new one, without a copy between.
         if !keep && call.device.algorithm() == Algorithm::Auto && call.dims.sequences.longest() == 1 {
             return Ok((decode::run(call)?, None));
         }
-        let KernelCall { device, rule, dims, inputs, .. } = call;
-        let made = run_forward(device, R::NAME, &linear_call(call, keep)?, keep)?;
-        Ok((outputs(device, rule, dims, inputs.q.dtype(), made.out, made.states)?, made.saved))
+        let made = run_forward(call.device, call.what, &linear_call(call, keep)?, keep)?;
+        Ok((outputs(call, made.out, made.states)?, made.saved))
     }
 
-    fn linear_backward<R: LinearRule>(
-        call: KernelCall<'_, R, Self>,
+    fn linear_backward(
+        call: LinearKernelCall<'_, Self>,
         saved: Saved,
-        grads: &OutputsOn<R, Self>,
-    ) -> Result<InputsOn<R, Self>> {
-        let KernelCall { device, rule, dims, inputs, .. } = call;
-        device.room(R::NAME, backward_elements(rule.spec(), dims, device.threads()))?;
+        grads: &LinearOutputs<Tensor<Self>>,
+    ) -> Result<LinearInputs<Tensor<Self>>> {
+        let LinearKernelCall { what, device, spec, dims, inputs, .. } = call;
+        device.room(what, backward_elements(spec, dims, device.threads()))?;
         let call = linear_call(call, true)?;
         let dout = floats(&grads.out)?;
-        let dfinal: Vec<_> = R::State::list(&grads.state).into_iter().map(|(_, x)| floats(x)).collect::<Result<_>>()?;
+        let dfinal = grads.state.list().map(floats).collect::<Result<Vec<_>>>()?;
         let upstream = Upstream { out: &dout, states: &dfinal };
-        let made = run_backward(device, R::NAME, &call, &saved, upstream)?;
-        let dgates = R::Gates::lower_backward(|gate| call.scalars().gate_grad(call.spec.erase, &made.scalars, gate));
+        let made = run_backward(device, what, &call, &saved, upstream)?;
         let dtype = inputs.q.dtype();
-        Ok(Inputs {
+        let gate = |gate| {
+            let values = call.scalars().gate_grad(spec.erase, &made.scalars, gate);
+            tensor(device, dims.scalars(), DType::F32, values)
+        };
+        Ok(LinearInputs {
+            log_a: gate(LinearGate::LogA)?,
+            log_eta: spec.momentum.then(|| gate(LinearGate::LogEta)).transpose()?,
+            theta: gate(LinearGate::Theta)?,
+            beta: spec.erase.has_beta().then(|| gate(LinearGate::Beta)).transpose()?,
             q: pooled_tensor(device, dims.keys(), dtype, made.dq)?,
             k: pooled_tensor(device, dims.keys(), dtype, made.dk)?,
             v: pooled_tensor(device, dims.values(), dtype, made.dv)?,
-            gates: R::Gates::try_map(dgates, |_, values| tensor(device, dims.scalars(), DType::F32, values))?,
-            state: state::<R>(device, rule, dims, made.states)?,
-            anchor: None,
+            state: state(device, spec, dims, made.states)?,
         })
     }
 }

@@ -4,9 +4,10 @@
 //! Retention and momentum come as logarithms; the write and erase strengths come as they are.
 //! Which gate is which strength is the rule's [`EraseStrength`], so the way back is the transposed of the way there.
 
+use crate::{Cpu, device::floats};
 use hecate_core::{
-    Dims, GateKind, Of, Result, Slots,
-    families::{EraseStrength, LinearGate, LinearRule, LowerGates},
+    GateKind, Result, Tensor,
+    families::{EraseStrength, LinearGate, LinearInputs},
 };
 
 /// Scalars of the recurrence, or their gradients.
@@ -25,25 +26,18 @@ pub(crate) struct Scalars {
 }
 
 impl Scalars {
-    /// From a rule's gates `[rows, H]`.
+    /// From the gates `[rows, H]` of a rule of this name.
     ///
     /// # Errors
     /// [`Error::Value`](hecate_core::Error::Value) for a gate outside its range.
-    pub(super) fn new<R: LinearRule>(rule: R, dims: &Dims, gates: &Of<R::Gates, &[f32]>) -> Result<Self> {
-        let gates = R::Gates::lower(R::Gates::map(R::Gates::as_ref(gates), |_, x| *x));
-        // A rule without a retention gate has one constant a head, the same for every token.
-        let a = match gates.log_a {
-            Some(log_a) => decays(R::NAME, "log_a", log_a)?,
-            None => {
-                let heads: Vec<f32> = (0..dims.heads).map(|head| rule.head_log_a(head, dims.heads)).collect();
-                decays(R::NAME, "log_a", &heads)?.repeat(dims.sequences.rows())
-            }
-        };
-        let eta = gates.log_eta.map_or(Ok(Vec::new()), |log_eta| decays(R::NAME, "log_eta", log_eta))?;
-        let w = strengths(R::NAME, "theta", gates.theta)?;
-        let beta = gates.beta.map_or(Ok(Vec::new()), |beta| strengths(R::NAME, "beta", beta))?;
+    pub(super) fn new(what: &'static str, erase: EraseStrength, inputs: &LinearInputs<Tensor<Cpu>>) -> Result<Self> {
+        let LinearInputs { log_a, log_eta, theta, beta, .. } = inputs;
+        let a = decays(what, "log_a", &floats(log_a)?)?;
+        let eta = log_eta.as_ref().map_or(Ok(Vec::new()), |log_eta| decays(what, "log_eta", &floats(log_eta)?))?;
+        let w = strengths(what, "theta", &floats(theta)?)?;
+        let beta = beta.as_ref().map_or(Ok(Vec::new()), |beta| strengths(what, "beta", &floats(beta)?))?;
         // What the erase strength is made of. The products are taken here, once for all columns.
-        let r = match rule.spec().erase {
+        let r = match erase {
             EraseStrength::Nothing => Vec::new(),
             EraseStrength::Theta => w.clone(),
             EraseStrength::Decayed => times(&w, &a),

@@ -10,8 +10,8 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    ConvInput, DType, Decode, Decoded, Dims, GateForm, GateLogit, Of, Read, Result, Slots, Tensor,
-    families::{LinearRule, LinearState, LowerGates, LowerState},
+    ConvInput, DType, Dims, GateForm, GateLogit, Read, Result, Tensor,
+    families::{LinearDecode, LinearDecoded, LinearSpec, LinearState},
 };
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("decode", "decode.cu");
@@ -105,26 +105,16 @@ fn form<T>(form: &GateForm<T>) -> (u32, f32) {
     }
 }
 
-/// A rule's state as the engine's.
-fn lowered<S: LowerState>(state: &Of<S, Tensor<Cuda>>) -> LinearState<&Tensor<Cuda>> {
-    S::lower(S::as_ref(state))
-}
-
-/// Whether there is a kernel: retention is a token's, groups need the memory at their start, and a thread has a column.
-pub(super) fn exists<R: LinearRule>(rule: R, dims: &Dims) -> bool {
-    let (spec, forgets) = (rule.spec(), R::Gates::lower(R::Gates::build(|_| ())).log_a.is_some());
-    forgets && !spec.look_ahead && spec.frozen.is_none() && dims.key <= THREADS && dims.value <= THREADS
+/// Whether there is a kernel: groups need the memory at their start, and a thread has a column.
+pub(super) fn exists(spec: LinearSpec, dims: &Dims) -> bool {
+    !spec.look_ahead && spec.frozen.is_none() && dims.key <= THREADS && dims.value <= THREADS
 }
 
 /// One token, a block for each head of each sequence.
-pub(super) fn run<R: LinearRule>(
-    device: &Cuda,
-    rule: R,
-    dims: &Dims,
-    inputs: &Decode<R, Tensor<Cuda>>,
-) -> Result<Decoded<R, Tensor<Cuda>>> {
+pub(super) fn run(inputs: LinearDecode<'_, Cuda>) -> Result<LinearDecoded<Tensor<Cuda>>> {
+    let LinearDecode { device, spec, dims, .. } = inputs;
     // The three projections, with or without a convolution each.
-    let maps = [&inputs.q, &inputs.k, &inputs.v];
+    let maps = [inputs.q, inputs.k, inputs.v];
     let mut convs = [const { None }; 3];
     for (next, map) in convs.iter_mut().zip(maps) {
         // The last inputs after the token have a place of their own.
@@ -133,9 +123,8 @@ pub(super) fn run<R: LinearRule>(
     }
     // All outputs are written by one launch.
     let out = device.empty(inputs.v.x.shape().clone(), DType::F32)?;
-    let state = R::State::try_map(rule.state(dims), |_, shape| device.empty(shape, DType::F32))?;
-    let spec = rule.spec();
-    let (first, last) = (lowered::<R::State>(&inputs.state), lowered::<R::State>(&state));
+    let state = LinearState::try_build(spec, dims, |shape, dtype| device.empty(shape, dtype))?;
+    let (first, last) = (&inputs.state, &state);
     let [q, k, v] = [0, 1, 2].map(|i| Map::new(maps[i], convs[i].as_ref()));
     let (gate_form, factor) = form(&inputs.gates.strengths);
     // Rules without a forgetting gate have none.
@@ -148,13 +137,13 @@ pub(super) fn run<R: LinearRule>(
         write: (&inputs.gates.write).into(),
         other: inputs.gates.strengths.signal().map_or(LogitPointers::default(), LogitPointers::from),
         a_log: retention.map_or(0, |(_, a_log)| pointer(a_log)),
-        m: pointer(first.m),
+        m: pointer(&first.m),
         // Null for rules without momentum.
-        s: optional(first.s),
-        last_m: pointer(last.m),
-        last_s: optional(last.s),
-        weight: pointer(&inputs.weight),
-        gate: inputs.gate.as_ref().map_or(0, pointer),
+        s: optional(first.s.as_ref()),
+        last_m: pointer(&last.m),
+        last_s: optional(last.s.as_ref()),
+        weight: pointer(inputs.weight),
+        gate: inputs.gate.map_or(0, pointer),
         out: pointer(&out),
         heads: dims.heads as u32,
         key: dims.key as u32,
@@ -181,5 +170,5 @@ pub(super) fn run<R: LinearRule>(
         true => device.launch_early(grid, 1, &DecodeSmall { call: arguments })?,
         false => device.launch_early(grid, 1, &arguments)?,
     }
-    Ok(Decoded { out, state, convs })
+    Ok(LinearDecoded { out, state, convs })
 }

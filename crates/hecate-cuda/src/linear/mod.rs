@@ -54,8 +54,8 @@ pub(crate) mod sums;
 use crate::{Cuda, error::unsupported};
 use chunk::Chunks;
 use hecate_core::{
-    Algorithm, DType, Decode, Decoded, Device, Dims, Inputs, InputsOn, KernelCall, Outputs, OutputsOn, Result, Tensor,
-    families::{LinearEngine, LinearInputs, LinearOutputs, LinearRule, LinearSpec, constant_log_a},
+    Algorithm, DType, Dims, Result, Tensor,
+    families::{LinearDecode, LinearDecoded, LinearEngine, LinearInputs, LinearKernelCall, LinearOutputs, LinearSpec},
 };
 use layout::{CHUNK, Layout};
 use passing::Passing;
@@ -255,51 +255,41 @@ impl Cuda {
 impl LinearEngine for Cuda {
     type Saved = Saved;
 
-    fn linear_forward<R: LinearRule>(
-        call: KernelCall<'_, R, Self>,
+    fn linear_forward(
+        LinearKernelCall { device, spec, dims, inputs, .. }: LinearKernelCall<'_, Self>,
         keep: bool,
-    ) -> Result<(OutputsOn<R, Self>, Option<Saved>)> {
-        let KernelCall { device, rule, dims, inputs, .. } = call;
-        let layout = Layout::new(device, dims, rule.spec().runnable(Self::NAME, R::NAME)?)?;
+    ) -> Result<(LinearOutputs<Tensor<Self>>, Option<Saved>)> {
+        let layout = Layout::new(device, dims, spec)?;
         let outputs =
-            Outputs::<R, _>::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;
-        let inputs = LinearInputs::new(inputs, || constant_log_a(device, rule, dims))?;
-        let kept = device.run_lowered(&layout, &inputs, &LinearOutputs::new(&outputs), keep)?;
+            LinearOutputs::try_build(spec, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;
+        let kept = device.run_lowered(&layout, inputs, &outputs, keep)?;
         Ok((outputs, kept))
     }
 
     /// Gradients of all inputs, in the form of the forward.
-    fn linear_backward<R: LinearRule>(
-        call: KernelCall<'_, R, Self>,
+    fn linear_backward(
+        LinearKernelCall { device, spec, dims, inputs, .. }: LinearKernelCall<'_, Self>,
         kept: Saved,
-        grads: &OutputsOn<R, Self>,
-    ) -> Result<InputsOn<R, Self>> {
-        let KernelCall { device, rule, dims, inputs, .. } = call;
-        let layout = Layout::new(device, dims, rule.spec())?;
-        let dinputs =
-            Inputs::<R, _>::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;
-        let inputs = LinearInputs::new(inputs, || constant_log_a(device, rule, dims))?;
-        // Kernels write the gradient of every retention, also of one that is no gate.
-        let lowered = LinearInputs::new(&dinputs, || device.empty(dims.scalars(), DType::F32))?;
-        device.run_lowered_backward(&layout, &inputs, kept, &LinearOutputs::new(grads), &lowered)?;
+        grads: &LinearOutputs<Tensor<Self>>,
+    ) -> Result<LinearInputs<Tensor<Self>>> {
+        let layout = Layout::new(device, dims, spec)?;
+        let dinputs = LinearInputs::try_build(spec, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;
+        device.run_lowered_backward(&layout, inputs, kept, grads, &dinputs)?;
         Ok(dinputs)
     }
 
     /// Whether one token of a whole layer has a kernel.
-    fn has_linear_decode<R: LinearRule>(&self, rule: R, dims: &Dims) -> bool {
-        decode::exists(rule, dims)
+    fn has_linear_decode(&self, spec: LinearSpec, dims: &Dims) -> bool {
+        decode::exists(spec, dims)
     }
 
     /// One token of a whole layer.
-    fn linear_decode<R: LinearRule>(
-        &self,
-        rule: R,
-        dims: &Dims,
-        inputs: &Decode<R, Tensor<Self>>,
-    ) -> Result<Decoded<R, Tensor<Self>>> {
-        match decode::exists(rule, dims) {
-            true => decode::run(self, rule, dims, inputs),
-            false => Err(unsupported(R::NAME, "the kernel for a whole layer takes exact rules and widths up to 1024")),
+    fn linear_decode(call: LinearDecode<'_, Self>) -> Result<LinearDecoded<Tensor<Self>>> {
+        match decode::exists(call.spec, call.dims) {
+            true => decode::run(call),
+            false => {
+                Err(unsupported(call.what, "the kernel for a whole layer takes exact rules and widths up to 1024"))
+            }
         }
     }
 }

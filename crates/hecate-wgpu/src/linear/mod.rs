@@ -27,8 +27,8 @@ mod shape;
 
 use crate::{Wgpu, error::unsupported};
 use hecate_core::{
-    DType, Device, Inputs, InputsOn, KernelCall, Outputs, OutputsOn, Result, Tensor,
-    families::{EraseStrength, LinearEngine, LinearInputs, LinearOutputs, LinearRule, LinearSpec, constant_log_a},
+    DType, Result, Tensor,
+    families::{LinearEngine, LinearInputs, LinearKernelCall, LinearOutputs, LinearSpec},
 };
 use layout::Layout;
 
@@ -39,63 +39,53 @@ pub struct Saved {
     kept: Tensor<Wgpu>,
 }
 
-/// What the kernels must know of a rule.
+/// The spec, if the kernels can run it.
 ///
 /// # Errors
 /// [`hecate_core::Error::Unsupported`] for momentum beside an erase strength of its own: kernels have one place for both.
-fn spec_of<R: LinearRule>(rule: R) -> Result<LinearSpec> {
-    let spec = rule.spec().runnable(Wgpu::NAME, R::NAME)?;
-    match (spec.momentum, spec.erase) {
-        (true, EraseStrength::Beta | EraseStrength::ThetaAndBeta) => {
-            Err(unsupported(R::NAME, "the kernels take `log_eta` or `beta`, not both"))
-        }
-        _ => Ok(spec),
+fn runnable(what: &'static str, spec: LinearSpec) -> Result<LinearSpec> {
+    match spec.momentum && spec.erase.has_beta() {
+        true => Err(unsupported(what, "the kernels take `log_eta` or `beta`, not both")),
+        false => Ok(spec),
     }
 }
 
 impl LinearEngine for Wgpu {
     type Saved = Saved;
 
-    fn linear_forward<R: LinearRule>(
-        call: KernelCall<'_, R, Self>,
+    fn linear_forward(
+        LinearKernelCall { what, device, spec, dims, inputs, .. }: LinearKernelCall<'_, Self>,
         keep: bool,
-    ) -> Result<(OutputsOn<R, Self>, Option<Saved>)> {
-        let KernelCall { device, rule, dims, inputs, .. } = call;
-        let (layout, dtype) = (Layout::new(device, dims, spec_of(rule)?)?, inputs.q.dtype());
-        let inputs = LinearInputs::new(inputs, || constant_log_a(device, rule, dims))?;
+    ) -> Result<(LinearOutputs<Tensor<Self>>, Option<Saved>)> {
+        let (layout, dtype) = (Layout::new(device, dims, runnable(what, spec)?)?, inputs.q.dtype());
         let kept = if keep { Some(layout.scratch(layout.kept_elements())?) } else { None };
         let stored = |x| device.stored(x, scan::wide(dims.key));
         let tokens = [stored(&inputs.q)?, stored(&inputs.k)?, stored(&inputs.v)?];
-        let outputs =
-            Outputs::<R, _>::try_build(rule, dims, tokens[0].output, |shape, dtype| device.empty(shape, dtype))?;
-        scan::forward(&layout, &inputs, &tokens, &LinearOutputs::new(&outputs), kept.as_ref())?;
-        let Outputs { out, state } = outputs;
-        Ok((Outputs { out: device.rounded(out, dtype)?, state }, kept.map(|kept| Saved { kept })))
+        let made = LinearOutputs::try_build(spec, dims, tokens[0].output, |shape, dtype| device.empty(shape, dtype))?;
+        scan::forward(&layout, inputs, &tokens, &made, kept.as_ref())?;
+        let LinearOutputs { out, state } = made;
+        Ok((LinearOutputs { out: device.rounded(out, dtype)?, state }, kept.map(|kept| Saved { kept })))
     }
 
-    fn linear_backward<R: LinearRule>(
-        call: KernelCall<'_, R, Self>,
+    fn linear_backward(
+        LinearKernelCall { what, device, spec, dims, inputs, .. }: LinearKernelCall<'_, Self>,
         Saved { kept }: Saved,
-        grads: &OutputsOn<R, Self>,
-    ) -> Result<InputsOn<R, Self>> {
-        let KernelCall { device, rule, dims, inputs, .. } = call;
-        let layout = Layout::new(device, dims, spec_of(rule)?)?;
-        let mut wide = LinearInputs::new(inputs, || constant_log_a(device, rule, dims))?;
+        grads: &LinearOutputs<Tensor<Self>>,
+    ) -> Result<LinearInputs<Tensor<Self>>> {
+        let layout = Layout::new(device, dims, runnable(what, spec)?)?;
+        let mut wide = inputs.clone();
         for tokens in [&mut wide.q, &mut wide.k, &mut wide.v] {
             *tokens = device.widened(tokens)?;
         }
         let dout = device.widened(&grads.out)?;
-        let dinputs = Inputs::<R, _>::try_build(rule, dims, DType::F32, |shape, dtype| device.empty(shape, dtype))?;
-        // Kernels write the gradient of every retention, also of one that is no gate.
-        let lowered = LinearInputs::new(&dinputs, || device.empty(dims.scalars(), DType::F32))?;
-        let scans = scan::backward(&layout, &wide, kept, &dout, &LinearOutputs::new(grads), &lowered)?;
+        let dinputs = LinearInputs::try_build(spec, dims, DType::F32, |shape, dtype| device.empty(shape, dtype))?;
+        let scans = scan::backward(&layout, &wide, kept, &dout, grads, &dinputs)?;
         if layout.spec.frozen.is_some() {
-            chunk::run(&layout, &wide, &dout, &scans, &lowered)?;
+            chunk::run(&layout, &wide, &dout, &scans, &dinputs)?;
         } else {
-            gradients::run(&layout, &wide, &dout, &scans, &lowered)?;
+            gradients::run(&layout, &wide, &dout, &scans, &dinputs)?;
         }
-        let dtype = inputs.q.dtype();
-        let rounded = |x| device.rounded(x, dtype);
-        Ok(Inputs { q: rounded(dinputs.q)?, k: rounded(dinputs.k)?, v: rounded(dinputs.v)?, ..dinputs })
+        let rounded = |x| device.rounded(x, inputs.q.dtype());
+        Ok(LinearInputs { q: rounded(dinputs.q)?, k: rounded(dinputs.k)?, v: rounded(dinputs.v)?, ..dinputs })
     }
 }

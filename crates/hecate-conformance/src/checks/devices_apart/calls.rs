@@ -77,6 +77,14 @@ calls! {
     add_backward: |p| add_backward(&p.ones([2, 3]), &p.ones([3]), &p.ones([2, 3])).map(drop),
     mul: |p| mul(&p.ones([2, 3]), &p.ones([3])).map(drop),
     mul_backward: |p| mul_backward(&p.ones([2, 3]), &p.ones([3]), &p.ones([2, 3])).map(drop),
+    sub: |p| sub(&p.ones([2, 3]), &p.ones([3])).map(drop),
+    sub_backward: |p| sub_backward(&p.ones([2, 3]), &p.ones([3]), &p.ones([2, 3])).map(drop),
+    // Rows that share a divisor, and one row.
+    div: |p| div(&p.ones([2, 3]), &p.ones([3])).map(drop),
+    div_backward: |p| {
+        div_backward(&p.ones([1, 3]), &p.ones([3]), &p.ones([1, 3]))?;
+        div_backward(&p.ones([2, 3]), &p.ones([3]), &p.ones([2, 3])).map(drop)
+    },
     // With a map and without, which are two ways through core.
     biased: |p| {
         biased(None, &p.ones([2, 3]), &p.ones([3]))?;

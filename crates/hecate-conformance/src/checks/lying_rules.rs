@@ -1,0 +1,249 @@
+//! Rules whose answers change from question to question, and whose slots are not those of their family.
+//!
+//! Each call of one is an error or has a result. It never panics, and no kernel leaves its arrays; a checker of memory sees the
+//! latter.
+
+use hecate_core::{
+    Backend, ConvInput, DType, Decode, Device, Dims, GateForm, GateLogit, Inputs, Kernel, NoSlots, Of, Outputs, Read,
+    Rule, Shape, Slots, Tensor, TokenGates, decode,
+    families::{
+        DeepForm, DeepMatrix, DeepRule, DeepSpec, EraseStrength, Linear, LinearMatrix, LinearRule, LinearSpec,
+        LinearState, LowerState, LowerWeights,
+    },
+    forward, forward_packed, infer,
+    rules::{AttentionalBias, Huber, Map, MatrixMemory, MlpMemory, MomentumForm, MomentumGates, Retention, Structure},
+};
+use std::cell::Cell;
+
+thread_local! {
+    /// Questions that were answered since the last call began.
+    static ASKED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether this question comes after so many others.
+fn is_late(after: u32) -> bool {
+    ASKED.replace(ASKED.get() + 1) >= after
+}
+
+/// What a rule says first, and what it says later.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Lie<S> {
+    first: S,
+    later: S,
+    /// Questions until then.
+    after: u32,
+}
+
+impl<S> Lie<S> {
+    fn answer(self) -> S {
+        if is_late(self.after) { self.later } else { self.first }
+    }
+}
+
+/// Two matrices, of which one is gone when somebody asks late.
+#[derive(Debug)]
+struct Vanishing;
+
+impl Slots for Vanishing {
+    type Of<T> = Vec<T>;
+    const NAMES: &'static [&'static str] = &["m", "s"];
+
+    fn try_build<T, E>(make: impl FnMut(&'static str) -> Result<T, E>) -> Result<Vec<T>, E> {
+        Self::NAMES.iter().copied().map(make).collect()
+    }
+
+    fn into_vec<T>(slots: Vec<T>) -> Vec<T> {
+        slots.into_iter().take(if is_late(12) { 1 } else { 2 }).collect()
+    }
+
+    fn as_ref<T>(slots: &Vec<T>) -> Vec<&T> {
+        slots.iter().collect()
+    }
+
+    fn list<T>(slots: &Vec<T>) -> Vec<(&'static str, &T)> {
+        Self::NAMES.iter().copied().zip(slots).take(if is_late(12) { 1 } else { 2 }).collect()
+    }
+
+    fn try_map<T, U, E>(slots: Vec<T>, mut f: impl FnMut(&'static str, T) -> Result<U, E>) -> Result<Vec<U>, E> {
+        Self::NAMES.iter().zip(slots).map(|(name, x)| f(name, x)).collect()
+    }
+
+    fn map<T, U>(slots: Vec<T>, mut f: impl FnMut(&'static str, T) -> U) -> Vec<U> {
+        Self::NAMES.iter().zip(slots).map(|(name, x)| f(name, x)).collect()
+    }
+
+    fn zip<T, U>(a: Vec<T>, b: Vec<U>) -> Vec<(T, U)> {
+        a.into_iter().zip(b).collect()
+    }
+}
+
+impl LowerState for Vanishing {
+    fn lower<T>(slots: Vec<T>) -> LinearState<T> {
+        let mut slots = slots.into_iter();
+        let m = slots.next().expect("two were made");
+        LinearState { m, s: if is_late(9) { None } else { slots.next() } }
+    }
+
+    fn lower_backward<T>(mut matrix: impl FnMut(LinearMatrix) -> T) -> Vec<T> {
+        let second = if is_late(9) { LinearMatrix::M } else { LinearMatrix::S };
+        vec![matrix(LinearMatrix::M), matrix(second)]
+    }
+}
+
+impl LowerWeights for Vanishing {
+    fn lower_backward<T>(mut matrix: impl FnMut(DeepMatrix) -> T) -> Vec<T> {
+        let second = if is_late(9) { DeepMatrix::W1 } else { DeepMatrix::S0 };
+        vec![matrix(DeepMatrix::W0), matrix(second)]
+    }
+}
+
+/// A linear rule with a lie about its options.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Linearly(Lie<LinearSpec>);
+
+impl Rule for Linearly {
+    const NAME: &'static str = "lying_linear";
+    type Family = Linear;
+    type Gates = MomentumGates<()>;
+    type State = Vanishing;
+    type Anchor = NoSlots;
+
+    fn state(self, dims: &Dims) -> Vec<Shape> {
+        let later = Shape::from([dims.sequences.count(), dims.heads, dims.key, 1]);
+        vec![dims.matrices(), if is_late(self.0.after) { later } else { dims.matrices() }]
+    }
+}
+
+impl LinearRule for Linearly {
+    fn spec(self) -> LinearSpec {
+        self.0.answer()
+    }
+}
+
+/// A deep rule with one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Deeply(Lie<DeepSpec>, Option<u32>);
+
+impl DeepRule for Deeply {
+    const NAME: &'static str = "lying_deep";
+    const FORM: DeepForm = DeepForm::L2Momentum;
+    type Gates = MomentumGates<()>;
+    type State = Vanishing;
+    type Anchor = NoSlots;
+
+    fn spec(self) -> DeepSpec {
+        self.0.answer()
+    }
+
+    fn frozen_option(&mut self) -> &mut Option<u32> {
+        self.1 = is_late(7).then_some(5);
+        &mut self.1
+    }
+}
+
+/// Sequences of 70 tokens: more than an interval of kept states.
+const DIMS: [usize; 5] = [2, 70, 2, 8, 8];
+
+/// Every way to call a rule.
+fn call<D: Kernel<R> + Backend, R: Rule<Gates = MomentumGates<()>, State = Vanishing>>(device: &D, rule: R) {
+    let [batch, tokens, heads, key, value] = DIMS;
+    let dims = Dims::new(batch, tokens, heads, key, value);
+    let zeros = |shape: Shape| Tensor::zeros(device, shape, DType::F32).expect("zeros");
+    // Honest arguments.
+    let matrices = || vec![zeros(dims.matrices()), zeros(dims.matrices())];
+    let inputs = || Inputs::<R, Tensor<D>> {
+        q: zeros(dims.keys()),
+        k: zeros(dims.keys()),
+        v: zeros(dims.values()),
+        gates: MomentumGates {
+            log_a: zeros(dims.scalars()),
+            log_eta: zeros(dims.scalars()),
+            theta: zeros(dims.scalars()),
+        },
+        state: matrices(),
+        anchor: None,
+    };
+    ASKED.set(0);
+    _ = infer(device, rule, &inputs());
+    for back in [forward(device, rule, inputs()), forward_packed(device, rule, &[tokens; 2], inputs())] {
+        ASKED.set(0);
+        let Ok(made) = back else { continue };
+        _ = made.pass.backward(Outputs { out: made.outputs.out, state: matrices() });
+    }
+    ASKED.set(0);
+    if let Ok(made) = forward(device, rule, inputs()) {
+        _ = made.pass.backward_out(made.outputs.out);
+    }
+    ASKED.set(0);
+    _ = decode(rule, [heads, key, value], &token::<D, R>(device));
+    device.synchronize().unwrap_or_else(|error| panic!("after {rule:?}: {error}"));
+}
+
+/// One token of a layer.
+fn token<D: Device, R: Rule<State = Vanishing>>(device: &D) -> Decode<R, Tensor<D>> {
+    let [batch, _, heads, key, value] = DIMS;
+    let zeros = |axes: &[usize]| Tensor::zeros(device, axes, DType::F32).expect("zeros");
+    let logit = || GateLogit { x: zeros(&[batch, 1, heads]), bias: zeros(&[heads]) };
+    let map = |width: usize| ConvInput { x: zeros(&[batch, 1, heads * width]), conv: None };
+    let state: Of<R::State, Tensor<D>> = vec![zeros(&[batch, heads, key, value]), zeros(&[batch, heads, key, value])];
+    Decode {
+        q: map(key),
+        k: map(key),
+        v: map(value),
+        norm_epsilon: 1e-6,
+        gates: TokenGates {
+            retention: Some((logit(), zeros(&[heads]))),
+            write: logit(),
+            strengths: GateForm::Momentum(logit()),
+        },
+        state,
+        weight: zeros(&[value]),
+        epsilon: 1e-6,
+        gate: None,
+    }
+}
+
+/// No rule makes a call panic or leave its arrays, whatever it answers, and the device goes on.
+///
+/// # Panics
+/// Where one does.
+pub fn bears_lying_rules<D: Backend>(device: &D) {
+    let honest = LinearSpec { momentum: true, erase: EraseStrength::Theta, ..LinearSpec::default() };
+    let linear = [
+        honest,
+        LinearSpec { momentum: false, ..honest },
+        LinearSpec { frozen: Some(3), erase: EraseStrength::Nothing, ..honest },
+        LinearSpec { frozen: Some(0), ..honest },
+        LinearSpec { frozen: Some(u32::MAX), ..honest },
+        LinearSpec { erase: EraseStrength::Beta, ..honest },
+        LinearSpec { look_ahead: true, ..honest },
+        LinearSpec { look_ahead: true, momentum: false, ..honest },
+        LinearSpec { read: Read::Before, ..honest },
+    ];
+    let plain = DeepSpec::new(Structure::Matrix(MatrixMemory::default()), Read::After, None);
+    let deep = [
+        plain,
+        DeepSpec { structure: Structure::Mlp(MlpMemory::default()), ..plain },
+        DeepSpec { structure: Structure::Mlp(MlpMemory { expansion: u32::MAX, ..MlpMemory::default() }), ..plain },
+        DeepSpec { structure: Structure::Matrix(MatrixMemory { residual: true, norm: true }), ..plain },
+        DeepSpec { frozen: Some(4), ..plain },
+        DeepSpec { frozen: Some(0), ..plain },
+        DeepSpec { bias: AttentionalBias::Huber(Huber::Norm), ..plain },
+        DeepSpec { bias: AttentionalBias::Lp { p: f32::NAN, epsilon: 0.0, tanh: true }, ..plain },
+        DeepSpec { retention: Retention::Lq { q: 4.0, map: Map::Mirror }, ..plain },
+        DeepSpec { retention: Retention::Kl { scale: -1.0 }, ..plain },
+        DeepSpec { momentum: MomentumForm::LookAhead, ..plain },
+        DeepSpec { renorm: true, frozen: Some(4), ..plain },
+    ];
+    // Never, at once, and at every question on the way.
+    for after in [u32::MAX, 0, 1, 2, 3, 4, 5, 6, 8] {
+        for later in linear {
+            call(device, Linearly(Lie { first: honest, later, after }));
+            call(device, Linearly(Lie { first: later, later: honest, after }));
+        }
+        for later in deep {
+            call(device, Deeply(Lie { first: plain, later, after }, None));
+            call(device, Deeply(Lie { first: later, later: plain, after }, None));
+        }
+    }
+}
