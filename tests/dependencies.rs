@@ -137,3 +137,38 @@ fn every_crate_has_the_licences() {
         }
     }
 }
+
+/// A build of an example compiles what programs need, and neither the suite nor its equations.
+#[test]
+fn examples_need_what_programs_need() {
+    let all = packages();
+    let facade = all.iter().find(|package| package["name"] == "hecate-memory").expect("the package of `hecate`");
+    let dependencies = facade["dependencies"].as_array().expect("a list of dependencies");
+    let always: Vec<_> = dependencies
+        .iter()
+        .filter(|one| one["optional"] == false && one["kind"].is_null())
+        .map(|one| &one["name"])
+        .collect();
+    let of_tests = dependencies.iter().filter(|one| one["kind"] == "dev").map(|one| &one["name"]);
+    // A model of one's own has a configuration that is written and read.
+    assert_eq!(of_tests.collect::<Vec<_>>(), ["serde"], "dev-dependencies are built for every example");
+    assert_eq!(always, ["hecate-memory-core", "tracing"]);
+}
+
+/// Packages have names that nobody else has on crates.io, and libraries the short ones.
+#[test]
+fn names_are_our_own() {
+    let all = packages();
+    let own: Vec<_> = all.iter().filter(|package| package["source"].is_null()).collect();
+    assert!(own.len() >= 9, "only {} packages", own.len());
+    for package in own {
+        let name = package["name"].as_str().expect("a name");
+        assert!(!["hecate", "hecate-cli", "hecate-core"].contains(&name), "`{name}` is another's on crates.io");
+    }
+    let library = |package: &str| {
+        let targets = all.iter().find(|one| one["name"] == package).expect("a package")["targets"].as_array();
+        let of_kind = |target: &&Value| target["kind"][0] == "lib";
+        targets.and_then(|targets| targets.iter().find(of_kind)).expect("a library")["name"].clone()
+    };
+    assert_eq!(["hecate-memory", "hecate-memory-core"].map(library), ["hecate", "hecate_core"]);
+}

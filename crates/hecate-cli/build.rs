@@ -5,11 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Folders of the workspace that are gathered; files beside them too.
-const FOLDERS: [&str; 2] = ["crates", "tests"];
+/// The folder of the workspace that is gathered; files beside it too.
+const FOLDER: &str = "crates";
 /// What is text among them.
 /// Kernels are left out, which are another language, and documents: an edit of one would build the command again.
 const EXTENSIONS: [&str; 2] = ["rs", "toml"];
+/// Left out as well, so that an edit of a test builds no command: tests, examples and build results.
+const OTHERS: [&str; 5] = ["benches", "examples", "target", "tests", "tests.rs"];
 
 /// Writes `sources.txt`, in the order of paths. In a package of its own, without the workspace, it is the package's sources.
 fn main() -> io::Result<()> {
@@ -18,16 +20,11 @@ fn main() -> io::Result<()> {
     let mut files = Vec::new();
     if fs::read_to_string(root.join("Cargo.toml")).is_ok_and(|text| text.contains("[workspace]")) {
         gather(&root, false, &mut files)?;
-        for folder in FOLDERS.map(|name| root.join(name)).iter().filter(|folder| folder.is_dir()) {
-            gather(folder, true, &mut files)?;
-            // The folder too: files that are added or removed change no other file.
-            println!("cargo:rerun-if-changed={}", folder.display());
-        }
+        gather(&root.join(FOLDER), true, &mut files)?;
     // As published: the workspace is not there.
     } else {
         gather(&package, false, &mut files)?;
         gather(&package.join("src"), true, &mut files)?;
-        println!("cargo:rerun-if-changed=src");
     }
     // The same text on every machine, whatever order its file system has.
     files.sort();
@@ -41,12 +38,13 @@ fn main() -> io::Result<()> {
     fs::write(out.join("sources.txt"), text)
 }
 
-/// Adds the files of `folder`, with `deep` those below it too; hidden ones and build results are left out.
+/// Adds the files of `folder`, with `deep` those below it too; hidden ones are left out. Each is watched and no folder, which
+/// would be watched with all that is in it: a file that is new is named by another.
 fn gather(folder: &Path, deep: bool, files: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.starts_with('.') || name == "target" {
+        if name.starts_with('.') || OTHERS.contains(&name.as_str()) {
             continue;
         }
         if path.is_dir() {

@@ -1,6 +1,6 @@
 //! From `--device` to a backend.
 
-use crate::error::Result;
+use crate::{error::Result, features::install};
 use clap::Args;
 use hecate::{Algorithm, BackendKind, Choose, Job, devices_of, select};
 #[cfg(feature = "check")]
@@ -65,11 +65,9 @@ fn parse(text: &str) -> std::result::Result<Choose, String> {
 
 /// Why a device of these backends is refused; a backend's feature has its name.
 fn not_built_in(text: &str, backends: &[BackendKind]) -> String {
-    let [has, lacks] = [built_in().collect(), backends.to_vec()]
-        .map(|all: Vec<BackendKind>| all.into_iter().map(BackendKind::name).collect::<Vec<_>>());
-    // As the flag of Cargo takes them.
-    let (has, lacks) = (has.join(", "), lacks.join(","));
-    format!("no `{text}` in this build, which has {has}; build it again with `--features {lacks}`")
+    let has: Vec<_> = built_in().map(BackendKind::name).collect();
+    let lacks: Vec<_> = backends.iter().map(|backend| backend.name()).collect();
+    format!("no `{text}` in this build, which has {}; build it again: {}", has.join(", "), install(&lacks))
 }
 
 /// Does the job on the chosen device.
@@ -95,7 +93,7 @@ mod tests {
     fn missing_backends_are_told_by_their_feature() {
         let told = not_built_in("cuda:1", &[BackendKind::Cuda]);
         assert!(told.starts_with("no `cuda:1` in this build, which has "), "{told}");
-        assert!(told.ends_with("build it again with `--features cuda`"), "{told}");
+        assert!(told.ends_with(&format!("build it again: {}", install(&["cuda"]))), "{told}");
         // Whatever this build has is taken, and what it lacks is refused so.
         for backend in BackendKind::ALL {
             let expected = if backend.is_built_in() { None } else { Some(not_built_in(backend.name(), &[backend])) };

@@ -1,5 +1,7 @@
 //! What the command can fail at.
 
+use crate::features::install;
+use hecate_models::Vocabulary;
 use std::{io, path::PathBuf};
 
 /// Shorthand for results of the command.
@@ -10,7 +12,7 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 pub(crate) enum Error {
     /// A configuration, a text, a checkpoint or a run.
     #[error(transparent)]
-    Model(#[from] hecate_models::Error),
+    Model(hecate_models::Error),
     /// A device, or a kernel that refused its arguments.
     #[error(transparent)]
     Device(#[from] hecate_core::Error),
@@ -33,6 +35,19 @@ pub(crate) enum Error {
     #[cfg(unix)]
     #[error("cannot listen for hang-ups: {0}")]
     HangUp(#[from] nix::errno::Errno),
+}
+
+impl From<hecate_models::Error> for Error {
+    /// A tokenizer that this build cannot read becomes an error that names the command which builds one that can.
+    fn from(error: hecate_models::Error) -> Self {
+        match error {
+            hecate_models::Error::Tokenizer { path, .. } if !Vocabulary::READS_TOKENIZERS => {
+                let why = format!("this build reads bytes only; build it again: {}", install(&["tokenizer"]));
+                Self::File { path, why }
+            }
+            error => Self::Model(error),
+        }
+    }
 }
 
 impl Error {

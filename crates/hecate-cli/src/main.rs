@@ -22,6 +22,7 @@ mod device;
 mod devices;
 mod error;
 mod eval;
+mod features;
 mod flags;
 mod generate;
 mod info;

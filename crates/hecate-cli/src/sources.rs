@@ -167,6 +167,21 @@ fn introduce(text: &Text) -> Result<()> {
 mod tests {
     use super::*;
 
+    /// What the build looks at to see whether the sources changed: files, and none of a test. A folder would bring all below it.
+    #[test]
+    fn no_test_is_watched() {
+        let output = Path::new(concat!(env!("OUT_DIR"), "/../output"));
+        let output = std::fs::read_to_string(output).expect("what the build script printed");
+        let watched: Vec<_> =
+            output.lines().filter_map(|line| line.strip_prefix("cargo:rerun-if-changed=")).map(Path::new).collect();
+        assert!(watched.len() > 300, "only {} files", watched.len());
+        for path in watched {
+            let of_tests = ["benches", "examples", "tests", "tests.rs"];
+            let is_test = path.iter().any(|part| of_tests.iter().any(|name| part == *name));
+            assert!(path.is_file() && !is_test, "{}", path.display());
+        }
+    }
+
     #[test]
     fn sizes_have_units() {
         let sizes = ["0", "17", "17B", "2kB", "2 KiB", "500MB", "1GiB", "1gib"].map(|text| size(text).unwrap().0);

@@ -43,7 +43,25 @@ pub(crate) fn is_scalar() -> bool {
 /// The jump to its copy costs a few nanoseconds, so kernels are at least as long as a row.
 #[inline(always)]
 pub(crate) fn dispatch<K: WithSimd>(kernel: K) -> K::Output {
-    level().dispatch(kernel)
+    level().dispatch(ScalarApart(kernel))
+}
+
+/// A kernel whose copy without vector instructions is a function of its own, as the other copies are.
+/// Inlined, it would stand in every caller, which are large as they are and slow to compile.
+struct ScalarApart<K>(K);
+
+impl<K: WithSimd> WithSimd for ScalarApart<K> {
+    type Output = K::Output;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> K::Output {
+        if S::IS_SCALAR { apart(self.0, simd) } else { self.0.with_simd(simd) }
+    }
+}
+
+#[inline(never)]
+fn apart<K: WithSimd, S: Simd>(kernel: K, simd: S) -> K::Output {
+    kernel.with_simd(simd)
 }
 
 /// An argument and the closure that is compiled again for it.

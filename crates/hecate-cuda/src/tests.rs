@@ -32,6 +32,21 @@ fn nvrtc() -> Option<Nvrtc> {
     None
 }
 
+/// Whether `HECATE_KERNELS=all` asks for what is recorded to be compiled again.
+fn compiles_all() -> bool {
+    env::var("HECATE_KERNELS").is_ok_and(|value| value.trim() == "all")
+}
+
+/// Says how many files of kernels are compiled because no record knows them.
+fn unrecorded(architecture: &str, count: usize) {
+    if count > 0 && !compiles_all() {
+        say(&format!(
+            "{count} files are compiled for {architecture}, since they are not in its record: `UPDATE=1 cargo test -p \
+             hecate-cuda` puts them there"
+        ));
+    }
+}
+
 /// The first GPU; without one the test is skipped, which is said, and fails where `HECATE_REQUIRE` names `cuda`.
 fn device() -> Option<Cuda> {
     let why = match Cuda::new(0) {

@@ -80,6 +80,9 @@ impl Passage for str {
 }
 
 impl Vocabulary {
+    /// Whether this build reads tokenizers: it has the feature `tokenizer`. Others read bytes alone.
+    pub const READS_TOKENIZERS: bool = cfg!(feature = "tokenizer");
+
     /// Reads a `tokenizer.json`.
     ///
     /// # Errors
@@ -109,7 +112,7 @@ impl Vocabulary {
     /// [`Error::Tokenizer`]: this build lacks the feature `tokenizer`.
     #[cfg(not(feature = "tokenizer"))]
     pub fn from_json(path: &Path, _: &[u8]) -> Result<Self> {
-        let why = "this build reads bytes only; build again with `--features tokenizer`".into();
+        let why = "this build reads bytes only; build it with the feature `tokenizer`".into();
         Err(Error::Tokenizer { path: PathBuf::from(path), why })
     }
 

@@ -50,6 +50,9 @@ pub struct Adapter {
     pub smallest_subgroup: usize,
     /// Matrices that its subgroups multiply; [`Wgpu::cooperative`](crate::Wgpu::cooperative) makes use of them.
     pub cooperative_matrices: Option<CooperativeMatrices>,
+    /// Whether its driver ends the loops of an invocation, without a word, after 65,535 rounds. Mesa's llvmpipe of version 22
+    /// was seen to, that of version 25 not. Calls that would take more are refused there.
+    pub ends_loops: bool,
     /// Why the kernels do not fit it; none where they do.
     pub too_small: Option<String>,
 }
@@ -98,6 +101,7 @@ impl Adapter {
         let driver = format!("{} {}", info.driver, info.driver_info).trim().to_owned();
         Self {
             too_small: too_small(&info.name, &limits),
+            ends_loops: ends_loops(&driver),
             name: info.name,
             interface: info.backend.to_string(),
             kind: kind(info.device_type),
@@ -243,6 +247,16 @@ fn first_of(adapters: &[&Adapter], kinds: [&str; 5]) -> Option<usize> {
     kinds.iter().find_map(|kind| adapters.iter().position(|adapter| adapter.kind == *kind))
 }
 
+/// Whether a driver, by its name and version, ends loops early: all of Mesa's that compute on the CPU, until a version that
+/// does not. One that does not say its version is taken for an old one.
+fn ends_loops(driver: &str) -> bool {
+    let version = driver.split_once("Mesa ").and_then(|(_, rest)| rest.split('.').next()?.parse::<u32>().ok());
+    driver.contains("llvmpipe") && version.is_none_or(|version| version < WITHOUT_END)
+}
+
+/// First version of Mesa of which it is known that loops are not ended.
+const WITHOUT_END: u32 = 25;
+
 /// What of an adapter the kernels do not fit into; none where they do.
 fn too_small(name: &str, limits: &wgpu::Limits) -> Option<String> {
     // What it is, what there is, what is needed.
@@ -277,6 +291,7 @@ mod tests {
             subgroups: false,
             smallest_subgroup: 4,
             cooperative_matrices: None,
+            ends_loops: false,
             too_small: None,
         }
     }
@@ -294,6 +309,18 @@ mod tests {
         assert_eq!(number(Selection::HighPerformance, Some("0")), Some(2));
         assert_eq!(number(Selection::Name("radeon".into()), None), Some(2));
         assert_eq!(number(Selection::Index(3), None), None);
+    }
+
+    #[test]
+    fn old_drivers_that_compute_on_the_cpu_end_loops() {
+        for driver in ["llvmpipe Mesa 22.3.6 (LLVM 15.0.6)", "llvmpipe Mesa 24.2.8", "llvmpipe"] {
+            assert!(ends_loops(driver), "{driver}");
+        }
+        for driver in
+            ["llvmpipe Mesa 25.0.7-2 (LLVM 15.0.6)", "NVIDIA 550.54", "radv Mesa 22.3.6", "SwiftShader driver"]
+        {
+            assert!(!ends_loops(driver), "{driver}");
+        }
     }
 
     #[test]

@@ -212,6 +212,10 @@ fn layout(pattern: Pattern) -> Vec<wgpu::BindGroupLayoutEntry> {
     std::iter::once(entry(0, wgpu::BufferBindingType::Uniform, true)).chain(arrays).collect()
 }
 
+/// Rounds that all loops of an invocation make together, at most. Old versions of Mesa's llvmpipe end every loop of an
+/// invocation after as many without a word, so long work is cut into parts, or refused there ([`Wgpu::check_rounds`]).
+pub(crate) const ROUNDS: usize = 65_535;
+
 /// Most workgroups of a dimension, everywhere.
 pub(crate) const DIMENSION: usize = 65_535;
 
@@ -237,6 +241,18 @@ impl Wgpu {
         bindings: &[Binding<'_>],
     ) -> Result<()> {
         self.start(kernel, groups, bytemuck::bytes_of(parameters), bindings, Checks::checked())
+    }
+
+    /// Refuses work of so many rounds an invocation that this driver would not do all of it.
+    pub(crate) fn check_rounds(&self, what: &'static str, rounds: usize) -> Result<()> {
+        if rounds <= ROUNDS || !self.adapter().ends_loops {
+            return Ok(());
+        }
+        let driver = &self.adapter().driver;
+        let why = format!(
+            "{rounds} rounds of loops, and {driver} ends them after {ROUNDS}; make the call shorter, or use another device"
+        );
+        Err(unsupported(what, why))
     }
 
     /// As [`Wgpu::launch`], and nothing is checked while the kernel runs: a compiler may unroll its loops then, and keep what

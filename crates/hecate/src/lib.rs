@@ -31,7 +31,7 @@
 //!
 //! # Longer programs
 //!
-//! Each is a file of `examples/`; `cargo run -p hecate --example NAME` runs it in seconds.
+//! Each is a file of `examples/`; `cargo run -p hecate-memory --example NAME` runs it in seconds.
 //!
 //! ## `train`: a model generic over the backend, trained with AdamW
 //!

@@ -1,15 +1,20 @@
 //! Every file of kernels, for the architectures that can tell: the first and the last of each path through its conditions.
 //!
 //! Of a file without conditions all see the same code, so those between have nothing new to say. `sm_90a` is always one of them:
-//! registers are shared out for it. For it all is compiled each time. For the others a record says what the same code
-//! came to: `UPDATE=1` compiles what was changed since.
+//! registers are shared out for it. A record of each architecture says what the same code came to: `UPDATE=1` compiles what
+//! was changed since, and `HECATE_KERNELS=all` compiles everything.
 
 use super::{
     alone::{compile, each},
-    nvrtc, say,
+    compiles_all, nvrtc, say, unrecorded,
     usage::{Record, Usage, usage},
 };
-use crate::{compile::write, source::KernelSource, sources::ALL};
+use crate::{
+    compile::write,
+    ptx::{Modules, compiler},
+    source::KernelSource,
+    sources::ALL,
+};
 use std::{collections::BTreeSet, env, sync::Mutex};
 
 /// From the earliest on.
@@ -93,25 +98,21 @@ fn all_fit<'a>(architecture: &str, all: impl IntoIterator<Item = (&'a KernelSour
     assert!(failed.is_empty(), "{architecture}: too many of {REGISTERS} registers, or spills: {failed:#?}");
 }
 
-/// Every kernel compiles for what it is tuned for, keeps to its registers and spills little.
-#[test]
-fn sm_90a() {
-    if nvrtc().is_none() {
-        return;
-    }
-    let made = Mutex::new(Vec::new());
-    each(ALL, |source| {
-        let all = compiled(source, TUNED);
-        made.lock().expect("no panic").push((source, all));
-    });
-    all_fit(TUNED, made.into_inner().expect("no panic"));
-}
-
-/// Every kernel that an architecture has code of its own for did so too. `UPDATE=1` compiles those that were changed since.
+/// Every kernel that an architecture has code of its own for compiles for it, keeps to its registers and spills little.
 fn recorded(architecture: &str) {
     let told: Vec<_> = ALL.iter().copied().filter(|source| tells(source, architecture)).collect();
     let record = Record::read(architecture);
-    let record = if env::var_os("UPDATE").is_some() { renew(architecture, &told, record) } else { record };
+    let unknown = told.iter().any(|source| record.of(source, architecture).is_none());
+    let update = env::var_os("UPDATE").is_some();
+    // What kernels are tuned for needs no record, which only spares the time.
+    let record = if update || unknown && architecture == TUNED {
+        if unknown && nvrtc().is_none() {
+            return;
+        }
+        renew(architecture, &told, record, update)
+    } else {
+        record
+    };
     let old = |source: &&&KernelSource| record.of(source, architecture).is_none();
     let old: BTreeSet<_> = told.iter().filter(old).map(|source| source.name).collect();
     assert!(
@@ -120,24 +121,59 @@ fn recorded(architecture: &str) {
          hecate-cuda kernels` compiles them with NVRTC 13.0 (`pip install nvidia-cuda-nvrtc==13.0.88`)"
     );
     // Nothing is left of files that were taken out.
-    assert_eq!(record.files.len(), told.len(), "{architecture}: files in the record, and files that have code for it");
+    let kept = record.files.keys().filter(|name| !told.iter().any(|source| source.name == **name)).collect::<Vec<_>>();
+    assert!(kept.is_empty(), "{architecture}: the record has {kept:?}, which have no code for it");
     let usages = told.iter().map(|source| (*source, record.of(source, architecture).unwrap_or_default().to_vec()));
     all_fit(architecture, usages);
+    if compiles_all() && nvrtc().is_some() {
+        let made = Mutex::new(Vec::new());
+        each(&told, |source| {
+            let all = compiled(source, architecture);
+            made.lock().expect("no panic").push((source, all));
+        });
+        all_fit(architecture, made.into_inner().expect("no panic"));
+    }
 }
 
-/// The record with what was changed compiled again, written where the next run finds it.
-fn renew(architecture: &str, told: &[&'static KernelSource], mut record: Record) -> Record {
+/// The compiler still makes what is recorded: one file for each architecture is compiled again, the shortest.
+#[test]
+fn compiler_agrees_with_the_records() {
+    if nvrtc().is_none() {
+        return;
+    }
+    for architecture in ARCHITECTURES {
+        let record = Record::read(architecture);
+        let told = ALL.iter().filter(|source| tells(source, architecture));
+        let source = told.min_by_key(|source| source.texts().iter().map(|text| text.len()).sum::<usize>());
+        let source = source.expect("a file for each architecture");
+        let (made, modules) = (compile(source, architecture, None), Modules::of(source).expect("modules"));
+        if compiler(&made.ptx) != modules.made_by() {
+            return say(&format!("skipped: compiler_agrees_with_the_records: they are of {:?}", modules.made_by()));
+        }
+        let Some(recorded) = record.of(source, architecture) else { continue };
+        assert_eq!(sorted(usage(&made.log)), recorded, "{} for {architecture}", source.name);
+    }
+}
+
+/// Kernels by name: the compiler lists them in no order.
+fn sorted(mut usages: Vec<Usage>) -> Vec<Usage> {
+    usages.sort_by(|a, b| a.kernel.cmp(&b.kernel));
+    usages
+}
+
+/// The record with what was changed compiled again; with `keep` it is written where the next run finds it.
+fn renew(architecture: &str, told: &[&'static KernelSource], mut record: Record, keep: bool) -> Record {
     record.files.retain(|name, _| told.iter().any(|source| source.name == name));
     let old: Vec<_> = told.iter().copied().filter(|source| record.of(source, architecture).is_none()).collect();
+    if !keep {
+        unrecorded(architecture, old.len());
+    }
     let made = Mutex::new(&mut record);
     each(&old, |source| {
-        let mut usages = compiled(source, architecture);
-        // The compiler names them in no order.
-        usages.sort_by(|a, b| a.kernel.cmp(&b.kernel));
-        let file = (Record::code(source, architecture), usages);
+        let file = (Record::code(source, architecture), sorted(compiled(source, architecture)));
         made.lock().expect("no panic").files.insert(source.name.to_owned(), file);
     });
-    if !old.is_empty() {
+    if keep {
         write(&Record::path(architecture), record.text().as_bytes()).expect("a write");
         say(&format!("renewed {architecture}.tsv: {} files of {}", old.len(), told.len()));
     }
@@ -152,7 +188,7 @@ macro_rules! architectures {
         }
     )* };
 }
-architectures!(sm_80, sm_86, sm_89, sm_100a, sm_120a);
+architectures!(sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a);
 
 /// Each architecture says something, and so does each path of each file: its first and its last.
 #[test]

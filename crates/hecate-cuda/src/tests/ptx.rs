@@ -2,12 +2,13 @@
 
 use super::{
     alone::{self, each},
-    nvrtc, say,
+    compiles_all, nvrtc, say, unrecorded,
+    usage::Record,
 };
 use crate::{
     compile::{options, write},
     nvrtc::Nvrtc,
-    ptx::{self, ARCHITECTURE, Modules},
+    ptx::{self, ARCHITECTURE, Modules, VERSION},
     source::KernelSource,
     sources::ALL,
 };
@@ -15,6 +16,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     env,
     path::Path,
+    sync::Mutex,
 };
 
 /// A kernel's module.
@@ -57,7 +59,24 @@ fn renew(nvrtc: &Nvrtc, source: &KernelSource) {
     brotli::BrotliCompress(&mut text.as_bytes(), &mut packed, &parameters).expect("writes to memory");
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/ptx/{}.ptx.br", source.name));
     write(&file, &packed).expect("a write");
+    note(source, &packed);
     say(&format!("renewed {}: {} bytes of {}", source.name, packed.len(), text.len()));
+}
+
+/// A name for modules and for what they are made from.
+fn pair(source: &KernelSource, packed: &[u8]) -> String {
+    source.hash([ARCHITECTURE, VERSION, blake3::hash(packed).to_hex().as_str()])
+}
+
+/// Puts down that these modules were seen to be those of the file.
+fn note(source: &KernelSource, packed: &[u8]) {
+    // Files are compiled side by side.
+    static RECORD: Mutex<()> = Mutex::new(());
+    let _alone = RECORD.lock().expect("no panic");
+    let mut record = Record::read(ARCHITECTURE);
+    record.files.retain(|name, _| ALL.iter().any(|source| source.name == name));
+    record.files.insert(source.name.to_owned(), (pair(source, packed), Vec::new()));
+    write(&Record::path(ARCHITECTURE), record.text().as_bytes()).expect("a write");
 }
 
 /// Every file's modules are of that file; with `UPDATE=1`, those that are not are made again.
@@ -106,10 +125,18 @@ const TRIES: usize = 4;
 /// Each module is its kernel, alone, as the compiler makes it. Some of the compiler's choices hang on addresses in its
 /// memory, which lie elsewhere in each process. So instructions are counted and not compared one by one, and a few may
 /// differ. Where more do, other processes decide: it was one in forty, of one kernel.
+///
+/// A record says of which files this was seen; only others are compiled, and all with `HECATE_KERNELS=all`.
 #[test]
 fn as_compiled() {
     let Some(nvrtc) = nvrtc() else { return };
-    each(ALL, |source| {
+    let record = Record::read(ARCHITECTURE);
+    let seen = |source: &KernelSource| {
+        record.files.get(source.name).is_some_and(|(seen, _)| *seen == pair(source, source.ptx))
+    };
+    let wanted: Vec<_> = ALL.iter().copied().filter(|source| compiles_all() || !seen(source)).collect();
+    unrecorded(ARCHITECTURE, wanted.len());
+    each(&wanted, |source| {
         let modules = Modules::of(source).expect("modules");
         assert_eq!(names(&nvrtc, source), modules.all().map(|(name, _)| name).collect::<Vec<_>>(), "{}", source.name);
         for (kernel, module) in modules.all() {
@@ -118,12 +145,15 @@ fn as_compiled() {
                 return say(&format!("skipped: as_compiled: the modules are of {:?}", modules.made_by()));
             }
             assert_eq!(entries(module), [kernel], "{}", source.name);
-            assert!(module.starts_with(&format!(".version {}\n.target sm_80\n", ptx::VERSION)), "{kernel}");
+            assert!(module.starts_with(&format!(".version {VERSION}\n.target sm_80\n")), "{kernel}");
             // Instructions are counted by name, whatever their order.
             let difference = |made: &str| different(module, &ptx::trimmed(made));
             let others = (1..TRIES).map(|_| difference(&self::module(source, kernel)));
             let different = std::iter::once(difference(&made)).chain(others).find(|&count| count <= FEW);
             assert!(different.is_some(), "`{kernel}` of {}: {} instructions differ", source.name, difference(&made));
+        }
+        if env::var_os("UPDATE").is_some() {
+            note(source, source.ptx);
         }
     });
 }

@@ -239,6 +239,9 @@ impl<'a> Layout<'a> {
             let why = format!("keys of {} elements; {} at most: use more heads", dims.key, shape::LONGEST);
             return Err(unsupported("this rule", why));
         };
+        // A round a token, those of its sums over a column's invocations, and rows that are kept after every 64.
+        let rounds = dims.sequences.longest().saturating_mul(1 + shape.parts + shape.rows / 16);
+        self.device.check_rounds("a sequence of this length", rounds)?;
         let constants = [
             ("MOMENTUM", self.spec.momentum.into()),
             ("FROZEN", self.spec.frozen.is_some().into()),

@@ -99,7 +99,7 @@ fn normalise(
     added: Option<[&Tensor<Wgpu>; 2]>,
 ) -> Result<LayerNormed<Tensor<Wgpu>>> {
     let LayerNormInputs { x, weight, bias } = *inputs;
-    let (spread, dtype, rows) = (WholeRows::new(x), x.dtype(), x.shape().rows());
+    let (spread, dtype, rows) = (WholeRows::new(x)?, x.dtype(), x.shape().rows());
     let (x, weight, bias) = (device.widened(x)?, device.widened(weight)?, device.widened(bias)?);
     let y = device.empty(x.shape().clone(), DType::F32)?;
     let (mean, inverse) = (device.empty([rows], DType::F32)?, device.empty([rows], DType::F32)?);
@@ -120,7 +120,7 @@ fn gradients(
     dsum: Option<&Tensor<Wgpu>>,
 ) -> Result<LayerNormInputs<Tensor<Wgpu>>> {
     let LayerNormBackward { inputs: LayerNormInputs { x, weight, .. }, mean, inverse, dy } = *call;
-    let (spread, dtype, width) = (WholeRows::new(x), x.dtype(), x.shape().last());
+    let (spread, dtype, width) = (WholeRows::new(x)?, x.dtype(), x.shape().last());
     let (x, weight, slopes) = (device.widened(x)?, device.widened(weight)?, device.widened(dy)?);
     let dsum = dsum.map(|dsum| device.widened(dsum)).transpose()?;
     let dx = device.empty(x.shape().clone(), DType::F32)?;

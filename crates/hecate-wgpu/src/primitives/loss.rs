@@ -66,6 +66,8 @@ impl Loss for Wgpu {
         // Logits `[rows,V]`, targets `[rows]`, then the results `[rows]`.
         let wide = self.widened(logits)?;
         let bindings = [Binding::Read(&wide), Binding::Read(targets), Binding::Write(&losses), Binding::Write(&lse)];
+        // Two passes over a row by 64 invocations, and their sums.
+        self.check_rounds("so many classes", 2 * (classes / 64 + 64))?;
         let args = LossArgs::new(classes, logits, 1.0);
         self.launch(&kernel(self.has_subgroups(), "cross_entropy"), (rows, 1, 1), &args, &bindings)?;
         Ok(Losses { losses, lse })
@@ -91,6 +93,8 @@ impl Loss for Wgpu {
     ) -> Result<LossesAndGradient<Tensor<Self>>> {
         let LossInputs { classes, logits, targets } = inputs;
         let (rows, dtype) = (logits.shape().rows(), logits.dtype());
+        // Three passes over a row by 256 invocations, and their sums.
+        self.check_rounds("so many classes", 3 * (logits.shape().last() / 256 + 256))?;
         let losses = self.empty([rows], DType::F32)?;
         // Logits of 16 bits are no longer needed when they have been widened.
         let wide = if dtype == DType::F32 { logits } else { self.widened(&logits)? };

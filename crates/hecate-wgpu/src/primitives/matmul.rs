@@ -71,6 +71,9 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &{
 /// Terms that are in workgroup memory at a time.
 const DEPTH: usize = 16;
 
+/// Most terms of a part: a round for each 16 of them ([`ROUNDS`](crate::launch::ROUNDS)).
+const MOST_TERMS: usize = DEPTH * 60_000;
+
 /// Workgroups of each shape that fill a large GPU, and fewest terms of a part where sums are cut for their sake.
 const GROUPS: [usize; 3] = [264, 528, 2112];
 const PART: [usize; 3] = [256, 128, 64];
@@ -135,7 +138,7 @@ impl MatmulTiling {
         let side = (4 * SHAPES[shape][0] * SHAPES[shape][1]) as usize;
         let tiles = [dims.rows.div_ceil(side), dims.columns.div_ceil(side)];
         let groups = dims.batch.saturating_mul(tiles[0]).saturating_mul(tiles[1]).max(1);
-        let parts = (GROUPS[shape] / groups).min(dims.inner / PART[shape]).max(1);
+        let parts = (GROUPS[shape] / groups).min(dims.inner / PART[shape]).max(dims.inner.div_ceil(MOST_TERMS)).max(1);
         let split_depth = dims.inner.div_ceil(parts).next_multiple_of(DEPTH);
         Self { shape, tiles, split_depth, parts: dims.inner.div_ceil(split_depth).max(1) }
     }
@@ -238,19 +241,23 @@ impl Wgpu {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::launch::ROUNDS;
 
     /// Tiles cover the result, parts the sums, and no part is empty.
     #[test]
     fn tilings_cover_products() {
         let sizes = [1, 5, 32, 33, 64, 65, 300, 4096];
         for (rows, columns) in sizes.into_iter().flat_map(|rows| sizes.map(|columns| (rows, columns))) {
-            for (batch, inner) in [(1, 1), (1, 16), (3, 255), (1, 256), (2, 1000), (1, 8192), (5000, 8192)] {
+            for (batch, inner) in
+                [(1, 1), (1, 16), (3, 255), (1, 256), (2, 1000), (1, 8192), (5000, 8192), (5000, 2_000_000)]
+            {
                 let dims = MatmulDims { batch, rows, inner, columns, transpose: Transpose::default() };
                 let tiling = MatmulTiling::new(&dims);
                 let side = (4 * SHAPES[tiling.shape][0] * SHAPES[tiling.shape][1]) as usize;
                 let covered = tiling.tiles.map(|n| n * side);
                 assert!(rows <= covered[0] && columns <= covered[1], "{dims:?} {tiling:?}");
                 assert!(tiling.split_depth.is_multiple_of(DEPTH), "{dims:?} {tiling:?}");
+                assert!(tiling.split_depth / DEPTH < ROUNDS, "{dims:?} {tiling:?}");
                 let before = tiling.split_depth * (tiling.parts - 1);
                 assert!(before < inner && inner <= before + tiling.split_depth, "{dims:?} {tiling:?}");
             }

@@ -2,7 +2,7 @@
 
 use crate::{
     Wgpu,
-    launch::{Binding, Kernel, PRELUDE, WORKGROUP, WgslSource},
+    launch::{Binding, Kernel, PRELUDE, ROUNDS, WORKGROUP, WgslSource},
     stored,
 };
 use hecate_core::{DType, Result, Tensor, primitives::MatmulDims};
@@ -48,6 +48,11 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &{
     all
 };
 
+/// Invocations among which the terms of a sum are dealt out, where columns are flat and where they are deep.
+const INVOCATIONS_OF_A_SUM: [usize; 2] = [8, 64];
+/// Rounds after the terms at most: invocations' parts are added up.
+const LAST_ROUNDS: usize = 1024;
+
 /// Fewest elements of a matrix: a smaller one is a few tiles, whose missing rows cost next to nothing.
 const MATRIX: usize = 2048;
 
@@ -89,11 +94,16 @@ impl RowProduct {
         // Places of elements are counted in 32 bits.
         let places = [rows * inner, inner * columns, rows * columns];
         let most = ROWS[ROWS.len() - 1];
+        // Sums too long for one invocation are cut into parts, which tiles have. A step takes a round, and one a row and one more.
+        let fits = |rows: usize, deep: bool| {
+            let rounds = inner.div_ceil(INVOCATIONS_OF_A_SUM[usize::from(deep)]).saturating_mul(rows + 2);
+            rounds <= ROUNDS - LAST_ROUNDS
+        };
         if places.iter().any(|&n| n.saturating_mul(batch) > u32::MAX as usize) {
             None
-        } else if rows <= most && inner * columns >= MATRIX && (rows == 1 || !transpose.a) {
+        } else if rows <= most && inner * columns >= MATRIX && (rows == 1 || !transpose.a) && fits(rows, transpose.b) {
             Some(Self { batch, count: rows, inner, columns, flipped: false, deep: transpose.b })
-        } else if columns == 1 && rows * inner >= MATRIX {
+        } else if columns == 1 && rows * inner >= MATRIX && fits(1, !transpose.a) {
             Some(Self { batch, count: 1, inner, columns: rows, flipped: true, deep: !transpose.a })
         } else {
             None
@@ -152,6 +162,9 @@ mod tests {
         assert_eq!((of(2, 9, [true, false]), of(1, 9, [true, false])), (None, Some((1, 9, false, false))));
         assert_eq!((of(9, 2, [false, false]), of(9, 1, [false, true])), (None, Some((1, 9, true, true))));
         assert_eq!(of(9, 1, [true, true]), Some((1, 9, true, false)));
+        // Sums that one invocation would not end: 7 rounds for every 8 terms, and 7 for every 64.
+        assert_eq!((with(73_000, 5, 9, [false, false]).is_some(), with(74_000, 5, 9, [false, false])), (true, None));
+        assert_eq!((with(589_000, 5, 9, [false, true]).is_some(), with(590_000, 5, 9, [false, true])), (true, None));
         // Of small matrices none.
         assert_eq!((with(200, 1, 9, [false, true]), with(200, 9, 1, [false, true])), (None, None));
     }

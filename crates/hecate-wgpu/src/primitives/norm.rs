@@ -134,10 +134,12 @@ struct NormCall {
 
 impl NormCall {
     /// Rows over the last axis of `x`, or groups of them; options without a weight are those of the length.
-    fn new(x: &Tensor<Wgpu>, kind: Kind, options: RmsNormOptions) -> Self {
+    fn new(x: &Tensor<Wgpu>, kind: Kind, options: RmsNormOptions) -> Result<Self> {
         let RmsNormOptions { epsilon, groups, one_plus, function, .. } = options;
         let (rows, width) = (x.shape().rows() * groups, x.shape().last() / groups);
         let long = usize::from(width > SHORT);
+        // Three passes over a row, and the sums of its invocations.
+        x.device().check_rounds("rows of this length", 3 * (width / LANES[long][0] as usize + 16))?;
         let args = NormArgs {
             rows: rows as u32,
             width: width as u32,
@@ -149,7 +151,7 @@ impl NormCall {
             unused: 0,
         };
         let workgroups = rows.div_ceil((LANES[long][1] / LANES[long][0]) as usize);
-        Self { args, which: KINDS.len() * long + kind as usize, groups: workgroups }
+        Ok(Self { args, which: KINDS.len() * long + kind as usize, groups: workgroups })
     }
 }
 
@@ -164,7 +166,7 @@ fn normalise(
     added: Option<[&Tensor<Wgpu>; 2]>,
 ) -> Result<Normed<Tensor<Wgpu>>> {
     let kind = if gate.is_some() { Kind::Gated } else { plain(weight) };
-    let (call, dtype, x) = (NormCall::new(x, kind, options), x.dtype(), device.widened(x)?);
+    let (call, dtype, x) = (NormCall::new(x, kind, options)?, x.dtype(), device.widened(x)?);
     // What a kind does not read is bound to x.
     let weight = device.widened(weight.unwrap_or(&x))?;
     let gate = device.widened(gate.unwrap_or(&x))?;
@@ -197,7 +199,7 @@ fn normalise_backward(
     dy: &Tensor<Wgpu>,
     dsum: Option<&Tensor<Wgpu>>,
 ) -> Result<Tensor<Wgpu>> {
-    let (call, dtype) = (NormCall::new(x, plain(weight), options), x.dtype());
+    let (call, dtype) = (NormCall::new(x, plain(weight), options)?, x.dtype());
     let (x, dy) = (device.widened(x)?, device.widened(dy)?);
     let weight = device.widened(weight.unwrap_or(&x))?;
     let dsum = dsum.map(|dsum| device.widened(dsum)).transpose()?;
@@ -233,7 +235,7 @@ impl Norm for Wgpu {
             let dweight = sum_columns(self, width, Terms::Scaled(x, inverse, dy))?;
             return Ok(RmsNormInputs { x: dx, weight: dweight, g: None });
         };
-        let (call, dtype) = (NormCall::new(x, Kind::Rms, options), x.dtype());
+        let (call, dtype) = (NormCall::new(x, Kind::Rms, options)?, x.dtype());
         let (x, weight) = (self.widened(x)?, self.widened(weight)?);
         let (g, dy) = (self.widened(g)?, self.widened(dy)?);
         let (dg, through) = (self.empty(g.shape().clone(), DType::F32)?, self.empty(dy.shape().clone(), DType::F32)?);

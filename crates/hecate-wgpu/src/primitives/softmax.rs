@@ -22,7 +22,7 @@ pub(crate) const KERNELS: &[Kernel<'static>] =
 impl Softmax for Wgpu {
     /// `y = e^{x − top} / Σ e^{x − top}`, row by row.
     fn softmax(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let (spread, dtype, x) = (WholeRows::new(x), x.dtype(), self.widened(x)?);
+        let (spread, dtype, x) = (WholeRows::new(x)?, x.dtype(), self.widened(x)?);
         let y = self.empty(x.shape().clone(), DType::F32)?;
         let arrays = [Binding::Read(&x), Binding::Write(&y)];
         self.launch(&kernel("softmax", spread.which), (spread.groups, 1, 1), &spread.args, &arrays)?;
@@ -31,7 +31,7 @@ impl Softmax for Wgpu {
 
     /// `dx = y (dy − y·dy)`, row by row.
     fn softmax_backward(&self, _: Checked<Self>, y: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let (spread, dtype) = (WholeRows::new(y), y.dtype());
+        let (spread, dtype) = (WholeRows::new(y)?, y.dtype());
         let (y, dy) = (self.widened(y)?, self.widened(dy)?);
         let dx = self.empty(y.shape().clone(), DType::F32)?;
         let arrays = [Binding::Read(&y), Binding::Write(&dx), Binding::Read(&dy)];

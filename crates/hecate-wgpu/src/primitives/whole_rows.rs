@@ -1,7 +1,7 @@
 //! How rows that are read as a whole are spread over invocations.
 
 use crate::Wgpu;
-use hecate_core::Tensor;
+use hecate_core::{Result, Tensor};
 
 /// What kernels of whole rows share.
 pub(super) const TEXT: &str = include_str!("whole_rows.wgsl");
@@ -52,11 +52,13 @@ pub(super) struct WholeRows {
 
 impl WholeRows {
     /// Rows over the last axis of `x`.
-    pub(super) fn new(x: &Tensor<Wgpu>) -> Self {
+    pub(super) fn new(x: &Tensor<Wgpu>) -> Result<Self> {
         let (rows, width) = (x.shape().rows(), x.shape().last());
         let which = usize::from(width > SHORT);
         let [(_, lanes), (_, invocations)] = CONSTANTS[which];
+        // Three passes over a row, and the sums of its invocations.
+        x.device().check_rounds("rows of this length", 3 * (width / lanes as usize + 16))?;
         let args = RowArgs { rows: rows as u32, width: width as u32, epsilon: 0.0, unused: 0 };
-        Self { args, which, groups: rows.div_ceil((invocations / lanes) as usize) }
+        Ok(Self { args, which, groups: rows.div_ceil((invocations / lanes) as usize) })
     }
 }

@@ -1,5 +1,4 @@
 //! What is said through `tracing`, and at which level.
-#![cfg(feature = "cpu")]
 
 use hecate::{BackendKind, DeviceName, Devices, prelude::*};
 use std::{
@@ -135,7 +134,6 @@ fn the_reference_touches_no_gpu() {
 }
 
 /// On a GPU opening it is an info too, and a launch a trace that names its kernel.
-#[cfg(feature = "wgpu")]
 #[test]
 fn a_gpu_is_an_info_and_a_launch_a_trace() {
     use hecate::wgpu::{Selection, Wgpu};
