@@ -198,6 +198,7 @@ impl Run {
     /// [`Run::clear`] of what was looked at.
     fn remove_all(&self, published: &[&str], beside: &[Companion]) -> Result<()> {
         self.remove_checkpoints(&self.steps()?, &mut || Ok(()))?;
+        self.close();
         let beside = beside.iter().map(|(name, _)| name);
         published.iter().chain(beside).try_for_each(|name| remove_file(&self.file(name)))
     }
