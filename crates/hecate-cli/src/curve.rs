@@ -120,12 +120,14 @@ fn smooth(points: &Line) -> impl Iterator<Item = (u64, f64)> {
         let mut sums = [0.0; 5];
         for &(at, value) in around {
             let d = at as f64 - x as f64;
+            // A triangle, which is 0 where the points end.
             let weight = (1.0 - d.abs() / (reach + 1) as f64).max(0.0);
             for (sum, term) in sums.iter_mut().zip([1.0, d, d * d, value, d * value]) {
                 *sum += weight * term;
             }
         }
         let [n, d, dd, y_sum, dy] = sums;
+        // The normal equations of two unknowns; the line's height at `d = 0`.
         let spread = n * dd - d * d;
         // A point alone has no slope.
         (x, if spread > 0.0 { (dd * y_sum - d * dy) / spread } else { y })
@@ -169,6 +171,7 @@ mod tests {
         let train: Vec<_> = (1..=6).map(|step| (step, 8.0 - step as f64)).collect();
         let mut picture = String::new();
         plot(&mut picture, Losses { train: &train, held_out: &[], learned: "fresh windows of 9" }, &[]).unwrap();
+        // The other axis has fractions.
         let labels: Vec<_> = picture.lines().filter(|line| line.parse::<u64>().is_ok()).collect();
         let mut different = labels.clone();
         different.dedup();

@@ -19,12 +19,13 @@ use hecate_models::{
     metrics::{Record, read_metrics},
     trainer::{Standing, count_parameters, load_config},
 };
+use indicatif::{HumanCount, HumanDuration};
 use std::{
     fs,
     io::{Write, stdout},
     path::{Path, PathBuf},
     process::ExitCode,
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 /// Flags of `hecate info`.
@@ -57,7 +58,7 @@ pub(crate) fn run(arguments: InfoArgs) -> Result<ExitCode> {
     let mut line = |name: &str, what: String| writeln!(out, "{name:<11} {}", visible(&what));
     line("run", visible_path(&folder))?;
     line("model", describe(&summary.config))?;
-    line("parameters", count(summary.parameters))?;
+    line("parameters", HumanCount(summary.parameters).to_string())?;
     line("on disk", Bytes(size(&folder)?.into()).to_string())?;
     // A model that somebody else made has weights and no training.
     if let Some(Standing { step, settings, plan, .. }) = &summary.standing {
@@ -143,7 +144,7 @@ impl Summary {
 /// Cells of a run; of one that cannot be read, why.
 fn row(folder: &Path, written: SystemTime) -> [String; 6] {
     let name = visible(&folder.file_name().unwrap_or_default().to_string_lossy());
-    let age = age(written.elapsed().unwrap_or_default());
+    let age = format!("{:#}", HumanDuration(written.elapsed().unwrap_or_default()));
     // In the place of what is not known.
     let dash = || "-".to_owned();
     match Summary::read(folder) {
@@ -151,7 +152,14 @@ fn row(folder: &Path, written: SystemTime) -> [String; 6] {
             let steps = summary.standing.as_ref().map(|x| format!("{}/{}", x.step, x.settings.schedule.steps));
             let best = summary.best().and_then(|record| record.held_out_bits_per_byte);
             let best = best.map_or_else(dash, |bits| format!("{bits:.3}"));
-            [name, mixers(&summary.config), count(summary.parameters), steps.unwrap_or_else(dash), best, age]
+            [
+                name,
+                mixers(&summary.config),
+                HumanCount(summary.parameters).to_string(),
+                steps.unwrap_or_else(dash),
+                best,
+                age,
+            ]
         }
         // `hecate info` says why.
         Err(_) => [name, "damaged".to_owned(), dash(), dash(), dash(), age],
@@ -249,41 +257,4 @@ fn held_out(record: &Record) -> String {
     let bits = record.held_out_bits_per_byte.unwrap_or(f64::NAN);
     let loss = record.held_out_loss.unwrap_or(f64::NAN);
     format!("{bits:.4} bits/byte, {loss:.4} nats/token held out (one pass), after step {}", record.step)
-}
-
-/// A number with a comma after every three digits from the right.
-fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// A time in the largest unit of which there is one.
-fn age(time: Duration) -> String {
-    let minutes = time.as_secs() / 60;
-    // Days, hours, minutes.
-    match (minutes / 1440, minutes / 60, minutes) {
-        (0, 0, 0) => "now".to_owned(),
-        (0, 0, minutes) => format!("{minutes} min"),
-        (0, hours, _) => format!("{hours} h"),
-        (days, ..) => format!("{days} d"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_readable() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
-        let ages = [59, 60, 7_199, 86_400 * 3];
-        assert_eq!(ages.map(|s| age(Duration::from_secs(s))), ["now", "1 min", "1 h", "3 d"]);
-    }
 }

@@ -90,7 +90,9 @@ pub fn check_rule<R: Oracle, B: Kernel<R>>(backend: &B, rule: R) -> Cell {
 fn options(rule: AnyRule) -> String {
     // By way of text, which has 32-bit numbers as they were typed.
     let fields = |rule| -> serde_json::Result<Value> { serde_json::from_str(&serde_json::to_string(&rule)?) };
+    // What a name alone stands for.
     let default = AnyRule::named(rule.name()).ok().and_then(|rule| fields(rule).ok()).unwrap_or_default();
+    // In the order of names, as JSON's objects have them here.
     let mut told = Vec::new();
     differences(&default, &fields(rule).unwrap_or_default(), &mut told);
     if told.is_empty() { "as by default".to_owned() } else { told.join(", ") }
@@ -102,7 +104,9 @@ fn differences(default: &Value, object: &Value, told: &mut Vec<String>) {
         object.as_object().into_iter().flatten().filter(|(name, value)| default[name.as_str()] != **value)
     {
         match value {
+            // A memory's own options, such as its activation.
             Value::Object(_) => differences(&default[name.as_str()], value, told),
+            // An option that there is by default, and not here.
             Value::Null => told.push(format!("{name} none")),
             // Without the quotes.
             Value::String(text) => told.push(format!("{name} {text}")),

@@ -51,6 +51,7 @@ pub(super) fn draw(area: &Area<'_>, lines: &[Vec<(u64, f64)>], last: u64) -> Dra
         .x_label_area_size(44)
         .y_label_area_size(LEFT)
         .build_cartesian_2d(1..last, (lowest..highest).log_scale().with_key_points(ticks(lowest, highest)))?;
+    // Sizes as they are, since the axis does the logarithm.
     let mut mesh = chart.configure_mesh();
     mesh.x_desc("step")
         .y_label_formatter(&|rms| size(*rms))
@@ -78,6 +79,7 @@ pub(super) fn draw(area: &Area<'_>, lines: &[Vec<(u64, f64)>], last: u64) -> Dra
 fn ticks(lowest: f64, highest: f64) -> Vec<f64> {
     let inside = |tick: &f64| (lowest..=highest).contains(tick);
     let decades = lowest.log10().floor() as i32..=highest.log10().ceil() as i32;
+    // Of all decades that the axis touches, what lies on it.
     let of = |mantissas: &[i64]| -> Vec<f64> {
         decades.clone().flat_map(|power| mantissas.iter().map(move |&m| decimal(m, power))).filter(inside).collect()
     };
@@ -85,6 +87,7 @@ fn ticks(lowest: f64, highest: f64) -> Vec<f64> {
     match few.len() {
         0..TICKS_LEAST => round(lowest, highest),
         TICKS_LEAST..=TICKS_MOST => few,
+        // Powers of ten alone.
         // Every second one, or third, of a memory that runs away.
         _ => powers.iter().copied().step_by(powers.len().div_ceil(TICKS_MOST).max(1)).collect(),
     }
@@ -93,9 +96,11 @@ fn ticks(lowest: f64, highest: f64) -> Vec<f64> {
 /// Multiples of the least 1, 2 or 5 times a power of ten that gives few enough.
 fn round(lowest: f64, highest: f64) -> Vec<f64> {
     let power = (highest - lowest).log10().floor() as i32 - 1;
+    // From a tenth of the range upwards, so that one of them is coarse enough.
     let steps = [(1, power), (2, power), (5, power), (1, power + 1), (2, power + 1), (5, power + 1)];
     let multiples = |(m, power): (i64, i32)| -> Vec<f64> {
         let step = decimal(m, power);
+        // Whole numbers of steps between both ends.
         let range = (lowest / step).ceil() as i64..=(highest / step).floor() as i64;
         range.map(|i| decimal(i * m, power)).collect()
     };

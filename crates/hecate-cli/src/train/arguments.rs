@@ -119,7 +119,13 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "STEPS", help_heading = "Measuring and saving", conflicts_with = "resume")]
     eval_every: Option<u64>,
     /// Steps between checkpoints [default: a tenth of all]
-    #[arg(long, value_name = "STEPS", help_heading = "Measuring and saving", conflicts_with = "resume")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "STEPS",
+        help_heading = "Measuring and saving",
+        conflicts_with = "resume"
+    )]
     save_every: Option<u64>,
     #[command(flatten)]
     pub(super) measure: MeasureArgs,

@@ -26,9 +26,11 @@ fn commands(text: &str) -> Vec<Vec<&str>> {
 /// The words after `hecate`, of a line that starts the command.
 fn command(line: &str) -> Option<Vec<&str>> {
     let words: Vec<_> = line.split_whitespace().collect();
+    // A variable or another program may stand before it.
     let start = words.iter().position(|word| *word == "hecate")?;
     let ends = |word: &&str| !matches!(*word, "|" | ">" | "&&");
     let rest: Vec<_> = words[start + 1..].iter().copied().take_while(ends).collect();
+    // What follows a pipe is another program's.
     // A subcommand begins with a small letter; a flag does not.
     rest.first().is_some_and(|word| word.starts_with(char::is_lowercase)).then_some(rest)
 }
@@ -87,6 +89,7 @@ fn documented_commands_are_understood() {
 fn documents_call_the_command_by_its_name_alone() {
     for path in documents() {
         let text = fs::read_to_string(&path).unwrap();
+        // As documents said it before there was one way.
         let others = ["cargo run --release --", "release/hecate", "debug/hecate"];
         let found: Vec<_> = text.lines().filter(|line| others.iter().any(|other| line.contains(other))).collect();
         assert!(found.is_empty(), "{} says it otherwise than `hecate`: {found:#?}", path.display());
