@@ -59,7 +59,9 @@ impl TypedValueParser for RuleNames {
     type Value = String;
 
     fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        // As papers write them, and as files and flags do.
         let plain = value.to_string_lossy().to_lowercase().replace(['_', '-', ' '], "");
+        // A rule's own name goes first.
         let known = RuleConfig::NAMES.into_iter().any(|name| value == name);
         let other = OTHER_NAMES.iter().find(|(name, ..)| *name == plain && !known);
         let Some((_, flags, differs)) = other else { return self.0.parse_ref(command, arg, value) };
@@ -71,6 +73,7 @@ impl TypedValueParser for RuleNames {
         Err(command.clone().error(ErrorKind::InvalidValue, told))
     }
 
+    // For `--help`, and for what is close to a name that is unknown.
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         self.0.possible_values()
     }

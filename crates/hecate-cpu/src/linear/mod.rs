@@ -273,6 +273,8 @@ fn split<'x>(mut x: &'x mut [f32], sizes: &[usize]) -> Vec<&'x mut [f32]> {
     sizes.iter().map(&mut part).collect()
 }
 
+/// Linear rules, those of other crates too: the core makes a kernel of each out of this.
+/// Momentum that looks ahead is made of two rules there, and is not seen here.
 impl LinearEngine for Cpu {
     type Saved = Saved;
 

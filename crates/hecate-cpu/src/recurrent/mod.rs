@@ -203,6 +203,7 @@ fn backward<R: Recurrent<F>, F>(
     })
 }
 
+/// Rules with cells of their own, each by itself: the core knows no more of them.
 impl<R: Recurrent<Own>> Kernel<R, Own> for Cpu {
     type Saved = SavedStates;
 
@@ -219,6 +220,8 @@ impl<R: Recurrent<Own>> Kernel<R, Own> for Cpu {
     }
 }
 
+/// Deep rules, those of other crates too: the core makes a kernel of each out of this.
+/// What one token does is written once for all of them, in `deep`.
 impl DeepEngine for Cpu {
     type Saved = SavedStates;
 
@@ -226,6 +229,7 @@ impl DeepEngine for Cpu {
         call: KernelCall<'_, R, Self>,
         keep: bool,
     ) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
+        // Their family says which of a rule's steps is meant.
         forward::<R, Deep>(call, keep)
     }
 
@@ -234,6 +238,7 @@ impl DeepEngine for Cpu {
         saved: SavedStates,
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {
+        // As the forward, from the states that it kept.
         backward::<R, Deep>(call, saved, grads)
     }
 }

@@ -252,6 +252,8 @@ impl Cuda {
     }
 }
 
+/// Linear rules, those of other crates too: the core makes a kernel of each out of this.
+/// Momentum that looks ahead is made of two rules there, and is not seen here.
 impl LinearEngine for Cuda {
     type Saved = Saved;
 

@@ -482,6 +482,7 @@ fn backward<R: Recurrent<F>, F>(
     Ok(result)
 }
 
+/// Rules with kernels of their own, each by itself: the core knows no more of them.
 impl<R: Recurrent<Own>> Kernel<R, Own> for Cuda {
     type Saved = SavedStates;
 
@@ -498,6 +499,8 @@ impl<R: Recurrent<Own>> Kernel<R, Own> for Cuda {
     }
 }
 
+/// Deep rules, those of other crates too: the core makes a kernel of each out of this.
+/// What one token does is written once for all of them, in `deep`.
 impl DeepEngine for Cuda {
     type Saved = SavedStates;
 
@@ -505,6 +508,7 @@ impl DeepEngine for Cuda {
         call: KernelCall<'_, R, Self>,
         keep: bool,
     ) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
+        // Their family says which of a rule's steps is meant.
         forward::<R, Deep>(call, keep)
     }
 
@@ -513,6 +517,7 @@ impl DeepEngine for Cuda {
         saved: SavedStates,
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {
+        // As the forward, from the states that it kept.
         backward::<R, Deep>(call, saved, grads)
     }
 }

@@ -110,7 +110,7 @@ fn list_for<'a, B: Backend>(list: List<'a, B>, arguments: &[&Var<B>]) -> List<'a
 
 /// Whether `a` is the one of the two that serves all rows of the other.
 fn serves<B: Backend>(a: &Var<B>, b: &Var<B>) -> bool {
-    a.value.shape().count() < b.value.shape().count()
+    a.value.shape().count() < b.value.shape().count() && b.axes().ends_with(a.axes())
 }
 
 /// As [`Tape::add`].

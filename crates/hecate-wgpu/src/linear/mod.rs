@@ -50,6 +50,8 @@ fn runnable(what: &'static str, spec: LinearSpec) -> Result<LinearSpec> {
     }
 }
 
+/// Linear rules, those of other crates too: the core makes a kernel of each out of this.
+/// Momentum that looks ahead is made of two rules there, and is not seen here.
 impl LinearEngine for Wgpu {
     type Saved = Saved;
 

@@ -262,6 +262,7 @@ fn backward<R: Recurrent<F>, F>(
     })
 }
 
+/// Rules with kernels of their own, each by itself: the core knows no more of them.
 impl<R: Recurrent<Own>> hecate_core::Kernel<R, Own> for Wgpu {
     type Saved = SavedStates;
 
@@ -278,6 +279,8 @@ impl<R: Recurrent<Own>> hecate_core::Kernel<R, Own> for Wgpu {
     }
 }
 
+/// Deep rules, those of other crates too: the core makes a kernel of each out of this.
+/// What one token does is written once for all of them, in `deep`.
 impl DeepEngine for Wgpu {
     type Saved = SavedStates;
 
@@ -285,6 +288,7 @@ impl DeepEngine for Wgpu {
         call: KernelCall<'_, R, Self>,
         keep: bool,
     ) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
+        // Their family says which of a rule's steps is meant.
         forward::<R, Deep>(call, keep)
     }
 
@@ -293,6 +297,7 @@ impl DeepEngine for Wgpu {
         saved: SavedStates,
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {
+        // As the forward, from the states that it kept.
         backward::<R, Deep>(call, saved, grads)
     }
 }
