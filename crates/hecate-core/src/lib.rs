@@ -14,7 +14,8 @@
 //! # Where things are checked
 //!
 //! Devices, ranks, shapes, element types and options are checked here, once, before any kernel runs. Kernels trust their
-//! arguments. They report only what their caller could not foresee (no memory, a lost device). What a user can get wrong
+//! arguments. So nobody else can call them: a [`KernelCall`] of a rule and the [`Checked`] of a primitive are made in this crate
+//! alone. They report only what their caller could not foresee (no memory, a lost device). What a user can get wrong
 //! never panics. It is an [`Error`] that names the operation, the slot, what was expected and what was found.
 //!
 //! # Conventions

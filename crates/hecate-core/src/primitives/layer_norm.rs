@@ -137,7 +137,8 @@ pub trait LayerNorm: Elementwise {
 }
 
 /// Each row of `x [.., D]` brought to mean 0 and variance 1, times `weight [D]`, plus `bias [D]`:
-/// `y = (x − m) r w + b`, `m = mean x`, `r = 1 / √(mean (x − m)² + ε)` (Ba et al., "Layer Normalization").
+/// `y = (x − m) r w + b`, `m = mean x`, `r = 1 / √(mean (x − m)² + ε)` (Ba et al., "Layer Normalization"). Rows `x − m` that are too
+/// long or too short for it are those of [`rms_norm`](super::rms_norm): they give `b`, or infinities.
 ///
 /// # Errors
 /// Shapes that do not fit, integers, no elements, `ε` negative or not finite.

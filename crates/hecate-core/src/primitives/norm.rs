@@ -242,6 +242,8 @@ pub trait Norm: Elementwise {
 /// `r = 1 / √(mean x² + ε)`. [`RmsNormOptions`] has groups, `1 + w`, and where a gate `g`, an array like `x`, stands
 /// (Zhang and Sennrich, "Root Mean Square Layer Normalization"; Dao and Gu, "Transformers are SSMs", for groups and gates).
 ///
+/// Squares are summed in 32 bits. A row whose length is over 1.8e19 gives zeros, and with `ε = 0` one under 1e-19 may give infinities.
+///
 /// # Errors
 /// Shapes that do not fit, integers, no elements, `ε` negative or not finite, groups that do not divide `D`.
 pub fn rms_norm<D: Norm>(inputs: &RmsNormInputs<&Tensor<D>>, options: RmsNormOptions) -> Result<Normed<Tensor<D>>> {
@@ -338,7 +340,8 @@ pub(super) fn wide<D: Elementwise, const N: usize>(arrays: [&Tensor<D>; N]) -> R
     Ok(wide?.try_into().unwrap_or_else(|_| unreachable!("as many as there were")))
 }
 
-/// Each row of `x [.., D]` divided by `√(|x|² + ε²)`: smooth at zero, where the gradient is at most `1/ε`.
+/// Each row of `x [.., D]` divided by `√(|x|² + ε²)`: smooth at zero, where the gradient is at most `1/ε`. Rows that are too long or
+/// too short for it are those of [`rms_norm`].
 ///
 /// # Errors
 /// Integers, no elements, `ε` negative or not finite.
