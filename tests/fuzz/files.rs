@@ -72,8 +72,9 @@ fn saved(folder: &Path) -> Run {
         precision: Precision::F32,
     };
     let identity = Identity::of(&text);
+    let (text, json_lines) = (Vec::new(), None);
     let plan =
-        RunPlan { text: Vec::new(), identity, held_out: 0.1, evaluate_every: 4, save_every: 4, keep: RunPlan::KEEP };
+        RunPlan { text, json_lines, identity, held_out: 0.1, evaluate_every: 4, save_every: 4, keep: RunPlan::KEEP };
     let config = Config::uniform("delta", 1, 8, 2).expect("a configuration");
     let mut trainer = Trainer::new(&device(), &config, settings, plan, None).expect("a trainer");
     trainer.step(&corpus.train.tokens).expect("a step");

@@ -124,7 +124,8 @@ fn what_does_not_fit_is_refused_before_it_is_made() {
     // Before there is a model, and again for one that is there.
     let config = Config::uniform("delta", 2, 512, 4).expect("a configuration");
     let identity = Identity::of("a text");
-    let plan = RunPlan { text: Vec::new(), identity, held_out: 0.1, evaluate_every: 1, save_every: 1, keep: 1 };
+    let (text, json_lines) = (Vec::new(), None);
+    let plan = RunPlan { text, json_lines, identity, held_out: 0.1, evaluate_every: 1, save_every: 1, keep: 1 };
     let began = Trainer::new(&device(), &config, settings(1 << 12, 1 << 12), plan.clone(), None);
     assert!(matches!(began, Err(Error::DoesNotFit { .. })), "{began:?}");
     let model = LanguageModel::new(&device(), &config, 1).expect("a model");

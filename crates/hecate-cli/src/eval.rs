@@ -7,7 +7,7 @@ use crate::{
     measure::{Measurement, print, segment},
     progress,
     runs::RunArgs,
-    sources::{self, MemoryArgs},
+    sources::{self, DocumentArgs, MemoryArgs},
     visible::visible_path,
 };
 use clap::Args;
@@ -42,6 +42,8 @@ pub(crate) struct EvalArgs {
     #[arg(long)]
     by_position: bool,
     #[command(flatten)]
+    documents: DocumentArgs,
+    #[command(flatten)]
     memory: MemoryArgs,
     #[command(flatten)]
     device: Choice,
@@ -59,7 +61,7 @@ impl Job for EvalArgs {
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
         // Flags first, then the text, then the weights: what is cheap to refuse comes before what is slow to load.
         self.check()?;
-        let text = sources::load(&self.text, self.memory)?;
+        let text = sources::load(&self.text, self.documents.json_lines().as_ref(), self.memory)?;
         let folder = self.run.folder()?;
         let (model, vocabulary) = self.run.open(device, &folder)?;
         // The same cut as training makes, so that `--tail 0.1` is its held-out part.

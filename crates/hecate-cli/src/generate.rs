@@ -14,7 +14,7 @@ use clap::{Args, builder::PossibleValuesParser};
 use hecate::Job;
 use hecate_core::Backend;
 use hecate_models::{
-    LanguageModel, Precision, Vocabulary,
+    LanguageModel, Precision, Random, Vocabulary,
     generate::{Generation, generate},
     sampling::{Sampler, Sampling},
     text::read_text,
@@ -111,10 +111,11 @@ impl Job for GenerateArgs {
                 // Told where there is something to wait for: a new GPU, or a new version.
                 model.prepare(&tokens, &mut |kernels| progress::say(&progress::compiling(kernels)))?;
                 // A padded model has scores of tokens that nobody can read.
-                let mut continuation = generate(&model, &tokens, self.sampler(0)?.among(vocabulary.size()))?;
-                let writer = Writer::new(&vocabulary, self.raw, &self.stop);
+                let mut continuation = generate(&model, &tokens, self.sampler(0)?.of(&vocabulary))?;
+                let mut writer = Writer::new(&vocabulary, self.raw, &self.stop);
+                writer.after(&tokens)?;
                 writer.prompt(&prompt)?;
-                write(&mut continuation, writer, self.tokens, || false)?;
+                write(&mut continuation, &mut writer, self.tokens, || false)?;
             }
             None => self.answer(&model, &vocabulary)?,
         }
@@ -125,37 +126,65 @@ impl Job for GenerateArgs {
 impl GenerateArgs {
     /// The sampler of a line; the first one's is that of a prompt.
     fn sampler(&self, line: u64) -> Result<Sampler> {
-        // Lines that are the same are not answered the same.
-        let Self { temperature, top_k, top_p, .. } = *self;
-        Ok(Sampler::new(Sampling { temperature, top_k, top_p, seed: self.seed.wrapping_add(line) })?)
+        let Self { temperature, top_k, top_p, seed, .. } = *self;
+        Ok(Sampler::new(Sampling { temperature, top_k, top_p, seed: seed_of_line(seed, line) })?)
     }
 
     /// Continues line after line of standard input. A line is read with its newline, as lines of the learned text are.
     fn answer<B: Backend>(&self, model: &LanguageModel<B>, vocabulary: &Vocabulary) -> Result<()> {
-        let mut before: Option<Generation<'_, B>> = None;
+        let mut before: Option<(Generation<'_, B>, Writer<'_>)> = None;
         for line in 0.. {
             // Whoever types sees that it is their turn; a pipe gets nothing but answers.
             if stdin().is_terminal() {
                 let _ = write!(stderr(), "> ");
             }
-            let mut prompt = String::new();
-            let read = stdin().lock().read_line(&mut prompt);
-            if read.map_err(|error| Error::flag("standard input", format!("{error}; give lines in UTF-8")))? == 0 {
-                break;
-            }
+            let Some(prompt) = next_line(&mut stdin().lock(), line)? else { break };
             let tokens = vocabulary.encode(&prompt)?;
+            // A line without a token, as of blanks alone, asks for nothing.
+            if tokens.is_empty() {
+                continue;
+            }
             // Without `--continue` nothing is left of the line before.
-            let mut continuation = match before.take().filter(|_| self.carry_on) {
-                Some(mut before) => {
+            let (mut continuation, mut writer) = match before.take().filter(|_| self.carry_on) {
+                Some((mut before, writer)) => {
                     before.read_on(&tokens)?;
-                    before
+                    (before, writer)
                 }
-                None => generate(model, &tokens, self.sampler(line)?.among(vocabulary.size()))?,
+                None => {
+                    let writer = Writer::new(vocabulary, self.raw, &self.stop);
+                    (generate(model, &tokens, self.sampler(line)?.of(vocabulary))?, writer)
+                }
             };
-            write(&mut continuation, Writer::new(vocabulary, self.raw, &self.stop), self.tokens, || false)?;
-            before = Some(continuation);
+            writer.after(&tokens)?;
+            write(&mut continuation, &mut writer, self.tokens, || false)?;
+            before = Some((continuation, writer));
         }
         Ok(())
+    }
+}
+
+/// The seed of a line of standard input. Lines that are the same are not answered the same, neither with one seed nor with another:
+/// each has a number of its own of its seed's random ones.
+fn seed_of_line(seed: u64, line: u64) -> u64 {
+    if line == 0 { seed } else { Random::stream(seed, line).bits() }
+}
+
+/// The next line with its newline, none at the end. One that is not UTF-8 is told of and passed over: a slip of a terminal ends no
+/// conversation.
+fn next_line(input: &mut impl BufRead, number: u64) -> Result<Option<String>> {
+    loop {
+        let mut line = Vec::new();
+        let read = input.read_until(b'\n', &mut line).map_err(|error| Error::flag("standard input", error))?;
+        if read == 0 {
+            return Ok(None);
+        }
+        match String::from_utf8(line) {
+            Ok(line) => return Ok(Some(line)),
+            Err(error) => {
+                let at = error.utf8_error().valid_up_to();
+                progress::say(&format!("line {} is not UTF-8 at byte {at}; it is passed over", number + 1));
+            }
+        }
     }
 }
 
@@ -180,23 +209,24 @@ impl PromptArgs {
 pub(crate) fn stream<B: Backend>(
     model: &LanguageModel<B>,
     vocabulary: &Vocabulary,
-    prompt: &str,
+    (prompt, text): (&[u32], &str),
     tokens: usize,
     sampler: Sampler,
     stopped: impl Fn() -> bool,
 ) -> Result<()> {
     // The prompt is read in one pass; from then on each token is one call.
-    let mut continuation = generate(model, &vocabulary.encode(prompt)?, sampler)?;
+    let mut continuation = generate(model, prompt, sampler.of(vocabulary))?;
     // A sample is for the reader of a terminal, and ends by its length alone.
-    let writer = Writer::new(vocabulary, false, &[]);
-    writer.prompt(prompt)?;
-    write(&mut continuation, writer, tokens, stopped)
+    let mut writer = Writer::new(vocabulary, false, &[]);
+    writer.after(prompt)?;
+    writer.prompt(text)?;
+    write(&mut continuation, &mut writer, tokens, stopped)
 }
 
 /// Writes so many tokens, until the text ends or `stopped`, and a newline.
 fn write<B: Backend>(
     continuation: &mut Generation<'_, B>,
-    mut writer: Writer<'_>,
+    writer: &mut Writer<'_>,
     tokens: usize,
     stopped: impl Fn() -> bool,
 ) -> Result<()> {
@@ -207,4 +237,25 @@ fn write<B: Backend>(
         }
     }
     writer.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn all_lines_of_all_seeds_differ() {
+        let seeds = (0..200).chain([u64::MAX - 1, u64::MAX]);
+        let all: HashSet<u64> = seeds.flat_map(|seed| (0..50).map(move |line| seed_of_line(seed, line))).collect();
+        assert_eq!(all.len(), 202 * 50);
+        assert_eq!(seed_of_line(7, 0), 7);
+    }
+
+    #[test]
+    fn a_line_that_is_no_text_is_passed_over() {
+        let mut input = &b"one\ncaf\xe9\ntwo"[..];
+        let lines: Vec<String> = std::iter::from_fn(|| next_line(&mut input, 0).unwrap()).collect();
+        assert_eq!(lines, ["one\n", "two"]);
+    }
 }

@@ -30,6 +30,7 @@ mod measure;
 mod progress;
 mod quantize;
 mod runs;
+mod settings;
 mod sources;
 mod stop;
 mod table;
@@ -43,6 +44,7 @@ mod words;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use settings::Refused;
 use std::{error::Error, io, process::ExitCode};
 
 /// Under the list of subcommands.
@@ -104,9 +106,10 @@ fn main() -> ExitCode {
     stop::let_writes_fail();
     #[cfg(feature = "wgpu")]
     vulkan::ask_no_compositor();
-    let action = match Command::try_parse() {
+    let action = match settings::parse() {
         Ok(command) => command.action,
-        Err(answer) => return tell(&answer),
+        Err(Refused::Flags(answer)) => return tell(&answer),
+        Err(Refused::File(error)) => return fail(&error),
     };
     // Kernels that a step waits for are compiled by this program, started once more for each of them.
     // The compiler makes one at a time in a program.

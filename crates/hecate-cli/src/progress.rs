@@ -40,8 +40,6 @@ pub(crate) struct Progress {
     steps: u64,
     /// Of all passes of a step.
     tokens_per_step: usize,
-    /// Bits a byte for each nat a token.
-    bits_per_nat: f64,
     /// When this program started to learn.
     began: Instant,
     /// Of the last steps, without the first, which compiles.
@@ -51,12 +49,11 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Progress of a run of `steps` steps, `first` of which were done before; `bits_per_nat` turns nats a token into bits
-    /// a byte.
-    pub(crate) fn new(first: u64, steps: u64, tokens_per_step: usize, bits_per_nat: f64) -> Self {
+    /// Progress of a run of `steps` steps, `first` of which were done before.
+    pub(crate) fn new(first: u64, steps: u64, tokens_per_step: usize) -> Self {
         let bar = bar(steps).map(|bar| bar.with_position(first));
         let (began, pace, ticker) = (Instant::now(), Pace::default(), Ticker::new(SLOW));
-        Self { bar, steps, tokens_per_step, bits_per_nat, began, pace, ticker }
+        Self { bar, steps, tokens_per_step, began, pace, ticker }
     }
 
     /// After a step that took this long until now; returns the tokens learned a second in the last steps.
@@ -84,16 +81,15 @@ impl Progress {
     }
 
     /// What a line says of a step.
-    fn figures(&self, &Report { step, loss, .. }: &Report, speed: f64) -> Vec<Figure> {
+    fn figures(&self, report: &Report, speed: f64) -> Vec<Figure> {
+        let &Report { step, loss, .. } = report;
         // Rounded up: `0:00` only at the end.
         let left = self.pace.seconds_left(self.steps.saturating_sub(step)).ceil() as u64;
-        vec![
-            Figure(0, format!("step {step}/{}", self.steps)),
-            Figure(2, format!("loss {loss:.4}")),
-            Figure(1, format!("{:.3} bits/byte", loss * self.bits_per_nat)),
-            Figure(3, format!("{speed:.0} tokens/s")),
-            Figure(0, format!("{} left", minutes(left))),
-        ]
+        // Of the text that was learned in this step.
+        let bits = report.bits_per_byte().map(|bits| Figure(1, format!("{bits:.3} bits/byte")));
+        let first = [Figure(0, format!("step {step}/{}", self.steps)), Figure(2, format!("loss {loss:.4}"))];
+        let last = [Figure(3, format!("{speed:.0} tokens/s")), Figure(0, format!("{} left", minutes(left)))];
+        first.into_iter().chain(bits).chain(last).collect()
     }
 
     /// Leaves the bar as it is; from here on there are plain lines.
@@ -216,16 +212,15 @@ fn minutes(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::f64::consts::LOG2_E;
 
     /// What a terminal of 80 columns shows beside the bar and the space after it.
     const ROOM: usize = 80 - BAR - 2;
 
     #[test]
     fn figures_of_a_step_fit_80_columns() {
-        let report = |step, loss| Report { step, loss, gradient_norm: 1.0, learning_rate: 1.0 };
-        // Of bytes: a nat is so many bits.
-        let progress = |steps| Progress::new(0, steps, 2048, LOG2_E);
+        let (bytes, tokens) = (Some(2048), 2048);
+        let report = |step, loss| Report { step, loss, gradient_norm: 1.0, learning_rate: 1.0, bytes, tokens };
+        let progress = |steps| Progress::new(0, steps, tokens);
         let line = fit(progress(400).figures(&report(400, 1.6866), 12_345.0), ROOM);
         assert_eq!(line, "step 400/400  loss 1.6866  2.433 bits/byte  12345 tokens/s  0:00 left");
         // The largest that flags allow, and figures that nobody hopes for.

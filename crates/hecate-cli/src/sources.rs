@@ -5,7 +5,7 @@ use crate::{
     progress,
 };
 use clap::Args;
-use hecate_models::text::{IN_MEMORY, Text};
+use hecate_models::text::{IN_MEMORY, JsonLines, Text};
 use std::{
     fmt,
     io::{Read, stdin},
@@ -24,6 +24,26 @@ pub(crate) struct MemoryArgs {
     /// gives the same results
     #[arg(long, value_name = "SIZE", default_value_t = Size(IN_MEMORY), value_parser = size)]
     in_memory: Size,
+}
+
+/// How documents are taken out of a text of JSON.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DocumentArgs {
+    /// The text is lines of JSON: take this field of each, a text or a list of messages with `role` and `content`. Of folders,
+    /// files that end in .jsonl or .ndjson are read
+    #[arg(long, value_name = "FIELD")]
+    jsonl: Option<String>,
+    /// What stands between two documents of --jsonl; an empty line unless given
+    #[arg(long, value_name = "TEXT", requires = "jsonl", allow_hyphen_values = true)]
+    border: Option<String>,
+}
+
+impl DocumentArgs {
+    /// None where the text is one as it is.
+    pub(crate) fn json_lines(&self) -> Option<JsonLines> {
+        let border = self.border.clone().unwrap_or_else(|| JsonLines::BORDER.to_owned());
+        Some(JsonLines { field: self.jsonl.clone()?, border })
+    }
 }
 
 /// A number of bytes.
@@ -60,20 +80,31 @@ fn size(text: &str) -> Result<Size, String> {
 }
 
 /// The text of these files and folders, or of standard input for a dash; without any, Hecate's own sources.
-pub(crate) fn load(paths: &[PathBuf], MemoryArgs { in_memory }: MemoryArgs) -> Result<Text> {
-    match paths {
-        [] => Ok(Text::new("Hecate's own sources", OWN)),
-        [path] if is_stdin(path) => read_stdin(in_memory),
+pub(crate) fn load(
+    paths: &[PathBuf],
+    json_lines: Option<&JsonLines>,
+    MemoryArgs { in_memory }: MemoryArgs,
+) -> Result<Text> {
+    let text = match paths {
+        [] if json_lines.is_some() => {
+            return Err(Error::flag("--jsonl", "Hecate's own sources are no JSON; name files with `--text`"));
+        }
+        [] => return Ok(Text::new("Hecate's own sources", OWN)),
+        [path] if is_stdin(path) => read_stdin(in_memory, json_lines)?,
         // Where it would stand among files could not be found again.
         _ if paths.iter().any(|path| is_stdin(path)) => {
-            Err(Error::flag("--text", "`-` is standard input and goes with no other text; name files, or `-` alone"))
+            return Err(Error::flag(
+                "--text",
+                "`-` is standard input and goes with no other text; name files, or `-` alone",
+            ));
         }
-        _ => {
-            let text = Text::open(paths, in_memory.0)?;
-            introduce(&text);
-            Ok(text)
-        }
-    }
+        _ => match json_lines {
+            Some(lines) => lines.open(paths, in_memory.0)?,
+            None => Text::open(paths, in_memory.0)?,
+        },
+    };
+    introduce(&text)?;
+    Ok(text)
 }
 
 /// Whether this is no file but standard input.
@@ -82,7 +113,7 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
 }
 
 /// All of standard input, of which as much is held as of any text.
-fn read_stdin(most: Size) -> Result<Text> {
+fn read_stdin(most: Size, json_lines: Option<&JsonLines>) -> Result<Text> {
     // Read to its end: the last part of it is held out.
     let mut text = Vec::new();
     // A byte more tells that there is more; whoever writes without an end is not waited for.
@@ -101,11 +132,14 @@ fn read_stdin(most: Size) -> Result<Text> {
     if text.is_empty() {
         return Err(Error::flag("--text -", "standard input is empty; pipe a text into it, or name a file"));
     }
-    Ok(Text::new("standard input", text))
+    match json_lines {
+        Some(lines) => Ok(lines.text(Path::new("standard input"), &text)?),
+        None => Ok(Text::new("standard input", text)),
+    }
 }
 
-/// Says what a text of several files is made of, and what was left out.
-fn introduce(text: &Text) {
+/// Says what a text of several files is made of, what was left out, and what of it is hardly meant to be learned.
+fn introduce(text: &Text) -> Result<()> {
     // One file needs no line: what is trained on is told below.
     if text.files() > 1 || !text.skipped().is_empty() {
         progress::say(&format!("{} bytes of text in {} files", text.bytes(), text.files()));
@@ -115,6 +149,16 @@ fn introduce(text: &Text) {
         let (count, first) = (text.skipped().len(), first.display());
         progress::say(&format!("{count} files skipped, empty or no text in UTF-8, such as {first}"));
     }
+    let (marked, lines) = text.oddities()?;
+    if marked {
+        progress::say("the text has a byte-order mark (U+FEFF), which is read as a part of it; save it without one");
+    }
+    if lines > 0 {
+        progress::say(&format!(
+            "{lines} lines of the text's first megabyte end in CR LF, which is read as it is; `tr -d '\\r'` takes the CR out"
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

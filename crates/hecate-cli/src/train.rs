@@ -17,7 +17,7 @@ pub(crate) use arguments::TrainArgs;
 pub(crate) use arguments::{COMPOSED, ModelArgs, ModelFlags};
 #[cfg(feature = "check")]
 pub(crate) use levels::LevelArgs;
-pub(crate) use session::{CURVE, METRICS};
+pub(crate) use session::{CURVE, METRICS, TABLE};
 #[cfg(feature = "check")]
 pub(crate) use {shape::ShapeArgs, training::TrainingArgs};
 
@@ -25,7 +25,9 @@ use crate::{
     curve, defaults,
     device::with_device,
     error::{Error, Result},
-    progress, runs, sources,
+    progress, runs,
+    settings::{self, SETTINGS},
+    sources,
 };
 use hecate::Job;
 use hecate_core::Backend;
@@ -43,8 +45,13 @@ use std::{
     process::ExitCode,
 };
 
-/// Files of a run beside its checkpoints and what they publish: the record and the picture, which the command writes.
-const BESIDE: [Companion; 2] = [(METRICS, metrics::is_record), (CURVE, curve::is_picture)];
+/// Files of a run beside its checkpoints and what they publish, which the command writes: the record, the picture, the flags.
+const BESIDE: [Companion; 4] = [
+    (METRICS, metrics::is_record),
+    (TABLE, metrics::is_table),
+    (CURVE, curve::is_picture),
+    (SETTINGS, settings::is_settings),
+];
 
 /// Trains on the chosen device until the run is over or somebody asks to stop.
 pub(crate) fn run(arguments: TrainArgs) -> Result<ExitCode> {
@@ -72,7 +79,8 @@ fn begin<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Sess
     let steps = arguments.steps.unwrap_or(defaults::STEPS);
     let settings = arguments.training.settings(steps, arguments.seed)?;
     settings.check()?;
-    let source = sources::load(&arguments.text, arguments.memory)?;
+    let json_lines = arguments.documents.json_lines();
+    let source = sources::load(&arguments.text, json_lines.as_ref(), arguments.memory)?;
     // A share of the text at its end, in [0, 1).
     let held_out = arguments.training.holdout;
     // Too little text is found here, before anything is written.
@@ -81,7 +89,7 @@ fn begin<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Sess
     let text = arguments.text.iter().map(|path| absolute(path)).collect::<Result<_>>()?;
     // Kept with the checkpoints: a resumed run needs no flags.
     let (identity, keep) = (corpus.identity.clone(), arguments.keep.unwrap_or(RunPlan::KEEP));
-    let plan = RunPlan { text, identity, held_out, evaluate_every, save_every, keep };
+    let plan = RunPlan { text, json_lines, identity, held_out, evaluate_every, save_every, keep };
     let trainer = match model {
         FirstModel::Fresh(config) => Trainer::new(device, &config, settings, plan, tokenizer)?,
         FirstModel::Trained(model) => Trainer::from_model(*model, settings, plan, tokenizer)?,
@@ -97,6 +105,7 @@ fn begin<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Sess
     }
     // Clears what an older run left, and writes checkpoint 0.
     trainer.begin(&run, &BESIDE)?;
+    arguments.given.save(&run)?;
     Session::new(run, lock, trainer, corpus, vocabulary, arguments.measure)
 }
 
@@ -161,6 +170,9 @@ fn check_free(run: &Run, overwrite: bool) -> Result<()> {
 fn resume<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Session<B>> {
     runs::check_folder(run.folder(), "--resume")?;
     // Refused here where there is no checkpoint, before a lock is made in a folder that is no run.
+    if arguments.documents.json_lines().is_some() {
+        return Err(Error::flag("--jsonl", "a run that goes on reads its text as it began; leave it out"));
+    }
     refuse_quantized(&run)?;
     run.newest()?;
     // The lock comes first: opening a checkpoint sweeps up after a stopped run.
@@ -173,8 +185,11 @@ fn resume<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Ses
     let source = match trainer.text() {
         // A clone shares the bytes.
         Some(kept) if arguments.text.is_empty() => kept.clone(),
-        _ if arguments.text.is_empty() => sources::load(known_places(&run, &plan.text)?, arguments.memory)?,
-        _ => sources::load(&arguments.text, arguments.memory)?,
+        _ => {
+            let given = !arguments.text.is_empty();
+            let paths = if given { arguments.text.as_slice() } else { known_places(&run, &plan.text)? };
+            sources::load(paths, plan.json_lines.as_ref(), arguments.memory)?
+        }
     };
     // Length and checksum: a text that grew by a line is another text.
     let found = source.identity();

@@ -101,11 +101,11 @@ pub fn evaluate_and_monitor<B: Backend>(
     mut progress: impl FnMut(usize) -> ControlFlow<()>,
 ) -> Result<(Score, Vec<SlotMonitor>)> {
     let mut score = Score::default();
-    let cache = measure(model, stream, (segment, usize::MAX), |_, losses| {
-        score.add(losses);
+    let cache = measure(model, stream, (segment, usize::MAX), |at, losses| {
+        score.add(stream, at, losses);
         progress(score.tokens)
     })?;
-    let score = score.of(stream)?;
+    let score = score.checked()?;
     let monitored = match model.config::<Config>() {
         Ok(config) => monitor(config, &cache, &model.cache(cache.batch())?)?,
         Err(_) => Vec::new(),
@@ -125,11 +125,11 @@ pub fn evaluate_afresh<B: Backend>(
     mut progress: impl FnMut(usize) -> ControlFlow<()>,
 ) -> Result<Score> {
     let mut score = Score::default();
-    measure(model, stream, (segment, length), |_, losses| {
-        score.add(losses);
+    measure(model, stream, (segment, length), |at, losses| {
+        score.add(stream, at, losses);
         progress(score.tokens)
     })?;
-    score.of(stream)
+    score.checked()
 }
 
 /// As [`evaluate`], the score of each range of positions by itself: of tokens that are predicted from under 256 others, from
@@ -150,14 +150,12 @@ pub fn evaluate_by_position<B: Backend>(
             let range = POSITIONS.partition_point(|&end| end <= at);
             let left = POSITIONS.get(range).map_or(usize::MAX, |end| end - at);
             let (these, others) = losses.split_at(left.min(losses.len()));
-            scores[range].add(these);
+            scores[range].add(stream, at, these);
             (at, losses) = (at + these.len(), others);
         }
         progress(at)
     })?;
-    for score in scores.iter_mut().filter(|score| score.tokens > 0) {
-        *score = score.of(stream)?;
-    }
+    scores.iter().try_for_each(|score| score.checked().map(drop))?;
     Ok(scores)
 }
 
@@ -219,15 +217,15 @@ fn measure<B: Backend>(
 }
 
 impl Score {
-    /// Tokens with these losses.
-    fn add(&mut self, losses: &[f32]) {
+    /// Adds the losses of what follows the stream's token `at` and those after it, with the bytes that just these stand for.
+    fn add(&mut self, stream: &Stream, at: usize, losses: &[f32]) {
         self.nats += losses.iter().map(|&x| f64::from(x)).sum::<f64>();
         self.tokens += losses.len();
+        self.bytes += stream.bytes_of(at + 1..at + 1 + losses.len());
     }
 
-    /// With the bytes that its tokens stand for in this text.
-    fn of(mut self, stream: &Stream) -> Result<Self> {
-        self.bytes = self.tokens as f64 * stream.bytes_per_token();
+    /// Refuses losses that are not finite.
+    fn checked(self) -> Result<Self> {
         if self.nats.is_finite() { Ok(self) } else { Err(not_a_number(&self)) }
     }
 }

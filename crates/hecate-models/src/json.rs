@@ -3,9 +3,15 @@
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
+/// The text without the byte-order mark that some editors put in front.
+pub(crate) fn unmarked(content: &[u8]) -> &[u8] {
+    content.strip_prefix("\u{feff}".as_bytes()).unwrap_or(content)
+}
+
 /// What the text says. Lists in the place of objects are refused, which serde would fill fields from by their order: `[]`
 /// would be a value of defaults.
 pub(crate) fn from_slice<T: DeserializeOwned + Serialize>(content: &[u8]) -> Result<T, String> {
+    let content = unmarked(content);
     let value: T = serde_json::from_slice(content).map_err(|error| error.to_string())?;
     let found: Value = serde_json::from_slice(content).map_err(|error| error.to_string())?;
     let expected = serde_json::to_value(&value).map_err(|error| error.to_string())?;

@@ -261,6 +261,10 @@ impl<B: Backend> LanguageModel<B> {
         (unread, streams): (&[u32], &[[u32; 3]]),
         count: usize,
     ) -> Result<Capture<Box<dyn CapturedStep<B>>>> {
+        if options.has_gaps() {
+            let why = "the tokenizer's numbers have gaps, which are left out".to_owned();
+            return Ok(Capture::Refused { why });
+        }
         let counts: Vec<_> = self.model.mixers().iter().map(|mixer| mixer.counts()).collect();
         if let Some(layer) = counts.iter().position(|counts| *counts == Counts::Host) {
             let why = format!("the mixer of layer {layer} does other work at other positions");

@@ -23,6 +23,9 @@ const BEGINNING: &[u8] = b"{\"step\":";
 pub struct Record {
     /// Steps done.
     pub step: u64,
+    /// When, in seconds since 1970 began in Greenwich. Records of before have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<f64>,
     /// Loss of the step's batch, before the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
@@ -172,6 +175,39 @@ fn replace(path: &Path, lines: &[u8]) -> Result<File> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     Run::new(path.parent().unwrap_or(Path::new(""))).write(&name, lines)?;
     open_to_change(path, OpenOptions::new().append(true))
+}
+
+/// Columns of a record as a table: its fields of one number.
+pub const COLUMNS: [&str; 9] = [
+    "step",
+    "time",
+    "loss",
+    "bits_per_byte",
+    "gradient_norm",
+    "learning_rate",
+    "tokens_per_second",
+    "held_out_loss",
+    "held_out_bits_per_byte",
+];
+
+/// A record as comma-separated values: a line of names, then a line a step. What a step has no figure of is empty, as are
+/// figures that are not finite.
+pub fn table(record: &[Record]) -> String {
+    let line = |record: &Record| {
+        let fields = serde_json::to_value(record).unwrap_or_default();
+        COLUMNS.map(|name| fields[name].as_number().map_or_else(String::new, ToString::to_string)).join(",")
+    };
+    let lines = [COLUMNS.join(",")].into_iter().chain(record.iter().map(line));
+    lines.map(|line| line + "\n").collect()
+}
+
+/// Whether a content is a record as [`table`] writes it.
+pub fn is_table(content: &[u8]) -> bool {
+    let Some(lines) = std::str::from_utf8(content).ok().and_then(|text| text.strip_prefix(&COLUMNS.join(","))) else {
+        return false;
+    };
+    let cells = |line: &str| line.split(',').all(|cell| cell.is_empty() || cell.parse::<f64>().is_ok());
+    lines.starts_with('\n') && lines.lines().all(cells)
 }
 
 /// All whole lines of a record; none if there is no such file.

@@ -47,6 +47,11 @@ impl Random {
         self.0.next_u32()
     }
 
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
     /// Uniform over `0..count`.
     ///
     /// # Errors

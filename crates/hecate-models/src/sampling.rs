@@ -1,10 +1,11 @@
 //! Choosing the next token.
 
-use crate::{At, Error, Place, Result};
+use crate::{At, Error, Place, Result, Vocabulary};
 use hecate_core::{
     Backend, Tensor,
     primitives::{self, Draw, NO_SCORE, TOO_LARGE, UNDEFINED},
 };
+use std::{borrow::Cow, ops::Range, sync::Arc};
 
 /// How a token is drawn from logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,14 +37,33 @@ pub struct Sampler {
 }
 
 /// What samplers of texts that are drawn together have in common.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Options {
     pub(crate) draw: Draw,
     /// Tokens from this number on are never drawn.
     tokens: usize,
+    /// Nor are these.
+    gaps: Arc<[Range<u32>]>,
 }
 
 impl Options {
+    /// Whether numbers are left out between others: a device, which draws from all columns up to one, cannot do that.
+    pub(crate) fn has_gaps(&self) -> bool {
+        !self.gaps.is_empty()
+    }
+
+    /// The logits of tokens that can be drawn; others are −∞.
+    fn logits<'a>(&self, logits: &'a [f32]) -> Cow<'a, [f32]> {
+        let mut logits = Cow::Borrowed(&logits[..logits.len().min(self.tokens)]);
+        for gap in self.gaps.iter() {
+            let end = logits.len().min(gap.end as usize);
+            if let Some(gap) = logits.to_mut().get_mut(gap.start as usize..end) {
+                gap.fill(f32::NEG_INFINITY);
+            }
+        }
+        logits
+    }
+
     /// The columns of `scores [B,V]` that can be drawn.
     pub(crate) fn known<B: Backend>(&self, scores: Tensor<B>) -> Result<Tensor<B>> {
         if scores.shape().last() <= self.tokens {
@@ -62,7 +82,7 @@ impl Sampler {
         let Sampling { temperature, top_k, top_p, seed } = sampling;
         let draw = Draw { temperature, top_k, top_p };
         match draw.check() {
-            Ok(()) => Ok(Self { options: Options { draw, tokens: usize::MAX }, seed, drawn: 0 }),
+            Ok(()) => Ok(Self { options: Options { draw, tokens: usize::MAX, gaps: Arc::default() }, seed, drawn: 0 }),
             // By the names of flags and of configurations.
             Err(hecate_core::Error::Config { option, found, expected, .. }) => {
                 Err(Error::config(option, found, expected))
@@ -78,22 +98,28 @@ impl Sampler {
         self
     }
 
+    /// The same sampler, which draws tokens of this vocabulary alone: as [`Sampler::among`], without the numbers that no token has.
+    pub fn of(mut self, vocabulary: &Vocabulary) -> Self {
+        self.options.gaps = vocabulary.gaps();
+        self.among(vocabulary.size())
+    }
+
     /// A token, given the logits of all. Among equals the lowest token comes first.
     ///
     /// # Errors
     /// [`Error::Config`] without logits, [`Error::NonFinite`] if one is NaN or +∞, or all are −∞.
     pub fn draw(&mut self, logits: &[f32]) -> Result<u32> {
-        let logits = &logits[..logits.len().min(self.options.tokens)];
+        let logits = self.options.logits(logits);
         if logits.is_empty() {
             return Err(Error::config("number of logits", 0, "one for every token of the vocabulary"));
         }
-        let token = self.options.draw.token(logits, self.stream())?;
+        let token = self.options.draw.token(&logits, self.stream())?;
         self.accept(token)
     }
 
     /// How a device draws in its place.
     pub(crate) fn options(&self) -> Options {
-        self.options
+        self.options.clone()
     }
 
     /// The stream of the next draw.

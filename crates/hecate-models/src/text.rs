@@ -1,9 +1,13 @@
 //! Text to learn from: reading it, splitting it, drawing windows of it.
 
+mod json_lines;
 mod open;
 mod source;
+mod spans;
 mod tokens;
 
+pub use json_lines::JsonLines;
+pub(crate) use tokens::Growing;
 pub use tokens::{TokenSource, Tokens};
 
 use crate::{
@@ -12,10 +16,11 @@ use crate::{
     checkpoint::write_whole_with,
     checksum::{Checksum, checksum},
     plain_file::{self, Links},
+    tokenizer::Passage,
 };
 use hecate_core::memory;
 use serde::{Deserialize, Serialize};
-use source::{Source, fail};
+use source::{BLOCK, Source, fail};
 use std::{
     borrow::Cow,
     ops::Range,
@@ -97,6 +102,18 @@ impl Text {
         open::open(paths, in_memory)
     }
 
+    /// What of its first megabyte is learned though nobody may want it: whether it has a byte-order mark, and how many lines end
+    /// in CR LF.
+    ///
+    /// # Errors
+    /// Those of a text on the disk that cannot be read.
+    pub fn oddities(&self) -> Result<(bool, usize)> {
+        let mut start = Vec::new();
+        self.source.read(0..self.bytes().min(BLOCK), &mut start)?;
+        let start = String::from_utf8_lossy(&start);
+        Ok((start.contains('\u{feff}'), start.matches("\r\n").count()))
+    }
+
     /// What messages call it.
     pub fn name(&self) -> &Path {
         &self.name
@@ -168,7 +185,7 @@ impl Text {
         if matches!(vocabulary, Vocabulary::Bytes) {
             return Ok(Stream { tokens: Tokens::bytes(Arc::clone(&self.source), range), bytes });
         }
-        Stream::encode(vocabulary, &self.string(range)?)
+        Ok(Stream { tokens: vocabulary.encode_passage(&Part { text: self, range })?, bytes })
     }
 
     /// These bytes, from one start of a character to another.
@@ -177,6 +194,27 @@ impl Text {
         self.source.read(range, &mut part)?;
         let changed = "changed while it was being read from the disk; begin again with a copy of it";
         String::from_utf8(part).map_err(|_| fail(&self.name, changed))
+    }
+}
+
+/// A part of a text, which is read where it is needed.
+struct Part<'a> {
+    text: &'a Text,
+    range: Range<usize>,
+}
+
+impl Passage for Part<'_> {
+    fn bytes(&self) -> usize {
+        self.range.len()
+    }
+
+    #[cfg(feature = "tokenizer")]
+    fn character_start(&self, at: usize) -> Result<usize> {
+        Ok(self.text.source.character_start(self.range.start + at)?.max(self.range.start) - self.range.start)
+    }
+
+    fn read(&self, range: Range<usize>) -> Result<String> {
+        self.text.string(self.range.start + range.start..self.range.start + range.end)
     }
 }
 
@@ -200,7 +238,7 @@ impl Stream {
     /// # Errors
     /// Those of [`Vocabulary::encode`].
     pub fn encode(vocabulary: &Vocabulary, text: &str) -> Result<Self> {
-        Ok(Self { tokens: vocabulary.encode(text)?.into(), bytes: text.len() })
+        Ok(Self { tokens: vocabulary.encode_passage(text)?, bytes: text.len() })
     }
 
     /// Bytes of text a token; 1 for byte-level text.
@@ -208,10 +246,17 @@ impl Stream {
         self.bytes as f64 / self.tokens.len().max(1) as f64
     }
 
+    /// Bytes of the text that these tokens stand for; as many a token as all have on average, where it is not known what each
+    /// was made of.
+    pub fn bytes_of(&self, tokens: Range<usize>) -> f64 {
+        let average = || self.bytes_per_token() * tokens.len() as f64;
+        self.tokens.bytes_of(tokens.clone()).map_or_else(average, |bytes| bytes as f64)
+    }
+
     /// Its first tokens, at most `count`.
     pub fn head(&self, count: usize) -> Self {
         let tokens = self.tokens.head(count);
-        let bytes = (self.bytes_per_token() * tokens.len() as f64).round() as usize;
+        let bytes = self.bytes_of(0..tokens.len()).round() as usize;
         Self { tokens, bytes }
     }
 }

@@ -1,12 +1,31 @@
 //! From text to tokens and back.
 
+mod decoder;
+#[cfg(feature = "tokenizer")]
+mod file;
+#[cfg(all(test, feature = "tokenizer"))]
+mod fixtures;
+#[cfg(feature = "tokenizer")]
+mod limits;
+#[cfg(feature = "tokenizer")]
+mod stages;
+#[cfg(all(test, feature = "tokenizer"))]
+mod tests;
+#[cfg(feature = "tokenizer")]
+mod windows;
+
+pub use decoder::Decoder;
+
 use crate::{
     Error, Result,
     plain_file::{self, JSON, Links},
+    text::{Growing, Tokens},
 };
-#[cfg(feature = "tokenizer")]
-use hecate_core::caught;
-use std::path::{Path, PathBuf};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// What the numbers of a token sequence mean.
 #[derive(Clone, Debug, Default)]
@@ -17,14 +36,47 @@ pub enum Vocabulary {
     Bytes,
     /// A Hugging Face tokenizer.
     #[cfg(feature = "tokenizer")]
+    #[non_exhaustive]
     Tokenizer {
         /// Where it came from.
         path: PathBuf,
         /// The tokenizer.
         tokenizer: Box<tokenizers::Tokenizer>,
-        /// Number of tokens, which takes the tokenizer long to count.
+        /// The largest number of a token, and one more.
         size: usize,
+        /// Numbers under `size` that no token has, in their order.
+        gaps: Arc<[Range<u32>]>,
+        /// Bytes that its normalizer and its pre-tokenizer make of one byte of text, at most.
+        growth: f64,
     },
+}
+
+/// A text that is read in parts, each from one start of a character to another.
+pub(crate) trait Passage {
+    /// Number of bytes.
+    fn bytes(&self) -> usize;
+
+    /// The last start of a character at or before this byte; the end is one too.
+    #[cfg(feature = "tokenizer")]
+    fn character_start(&self, at: usize) -> Result<usize>;
+
+    /// These bytes.
+    fn read(&self, range: Range<usize>) -> Result<String>;
+}
+
+impl Passage for str {
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+
+    #[cfg(feature = "tokenizer")]
+    fn character_start(&self, at: usize) -> Result<usize> {
+        Ok((0..=at.min(self.len())).rev().find(|&at| self.is_char_boundary(at)).unwrap_or(0))
+    }
+
+    fn read(&self, range: Range<usize>) -> Result<String> {
+        Ok(self[range].to_owned())
+    }
 }
 
 impl Vocabulary {
@@ -38,23 +90,17 @@ impl Vocabulary {
         Self::from_json(path, &bytes)
     }
 
-    /// As [`Vocabulary::from_file`], from the file's content. What it says of cutting texts short or filling them up does
-    /// not count.
+    /// As [`Vocabulary::from_file`], from the file's content. What it says of cutting texts short, of filling them up, of tokens
+    /// around them and of chance (`dropout`) does not count: a text is learned as it is, whole, and the same in every run.
+    ///
+    /// A file is nobody's to trust. One whose tokens, patterns or stages could take all memory or all time is refused:
+    /// `limits.rs` has the bounds, which are far from those of published tokenizers.
     ///
     /// # Errors
     /// [`Error::Tokenizer`].
     #[cfg(feature = "tokenizer")]
     pub fn from_json(path: &Path, bytes: &[u8]) -> Result<Self> {
-        check_json(bytes).map_err(|why| not_a_tokenizer(path, why))?;
-        let (tokenizer, size) = guarded(|| {
-            let mut tokenizer = tokenizers::Tokenizer::from_bytes(bytes)?;
-            // A text is learned whole, however long it is.
-            tokenizer.with_truncation(None)?.with_padding(None);
-            let size = tokenizer.get_vocab_size(true);
-            Ok((tokenizer, size))
-        })
-        .map_err(|why| not_a_tokenizer(path, why))?;
-        Ok(Self::Tokenizer { path: path.to_owned(), size, tokenizer: Box::new(tokenizer) })
+        file::read(path, bytes)
     }
 
     /// As [`Vocabulary::from_file`], from the file's content.
@@ -67,7 +113,8 @@ impl Vocabulary {
         Err(Error::Tokenizer { path: PathBuf::from(path), why })
     }
 
-    /// Number of tokens it knows.
+    /// The number under which all its tokens are: the largest, and one more. Not every number need be a token
+    /// ([`Vocabulary::gaps`]).
     pub fn size(&self) -> usize {
         match self {
             Self::Bytes => 256,
@@ -76,153 +123,73 @@ impl Vocabulary {
         }
     }
 
-    /// The text as tokens.
+    /// Numbers under [`Vocabulary::size`] that no token has, in their order.
+    pub fn gaps(&self) -> Arc<[Range<u32>]> {
+        match self {
+            Self::Bytes => Arc::default(),
+            #[cfg(feature = "tokenizer")]
+            Self::Tokenizer { gaps, .. } => Arc::clone(gaps),
+        }
+    }
+
+    /// The text as tokens. A long one is read in windows, which take a bounded room beside the tokens, and gives the same ones.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the tokenizer fails.
+    /// [`Error::Tokenizer`] if the tokenizer fails; too little memory for a text that it can only read as a whole.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         match self {
             Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
             #[cfg(feature = "tokenizer")]
-            Self::Tokenizer { path, tokenizer, .. } => {
-                guarded(|| Ok(tokenizer.encode_fast(text, false)?.get_ids().to_vec()))
-                    .map_err(|why| Error::Tokenizer { path: path.clone(), why })
-            }
+            Self::Tokenizer { .. } => self.encode_passage(text)?.to_vec(),
         }
     }
 
-    /// The tokens as text; bytes that are no UTF-8 become U+FFFD.
+    /// As [`Vocabulary::encode`], of a text that need not be in memory; each token knows the bytes that it stands for.
+    pub(crate) fn encode_passage(&self, text: &(impl Passage + ?Sized)) -> Result<Tokens> {
+        let tokens = match self {
+            Self::Bytes => {
+                let mut tokens = Growing::default();
+                let bytes = text.read(0..text.bytes())?.into_bytes();
+                bytes.iter().zip(1..).for_each(|(&byte, end)| tokens.push(byte.into(), end));
+                tokens
+            }
+            #[cfg(feature = "tokenizer")]
+            Self::Tokenizer { path, tokenizer, growth, .. } => {
+                windows::Reader::new(path, tokenizer, *growth, text).read()?
+            }
+        };
+        Ok(tokens.finish(text.bytes()))
+    }
+
+    /// The tokens as text, as the tokenizer's own decoder writes them; bytes that are no UTF-8 become U+FFFD.
     ///
     /// # Errors
     /// As [`Decoder::push`].
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
-        let mut decoder = self.decoder();
-        let mut text = String::new();
-        for &token in tokens {
-            text.push_str(&decoder.push(token)?);
+        tokens.iter().try_for_each(|&token| self.check(token))?;
+        match self {
+            Self::Bytes => {
+                let bytes: Vec<u8> = tokens.iter().map(|&token| token as u8).collect();
+                Ok(String::from_utf8_lossy(&bytes).into_owned())
+            }
+            #[cfg(feature = "tokenizer")]
+            Self::Tokenizer { path, tokenizer, .. } => {
+                let decoded = stages::Chain::of(tokenizer).decode(tokens);
+                decoded.map_err(|why| Error::Tokenizer { path: path.clone(), why })
+            }
         }
-        text.push_str(&decoder.finish());
-        Ok(text)
     }
 
     /// For text that arrives token by token.
     pub fn decoder(&self) -> Decoder<'_> {
-        Decoder { vocabulary: self, pending: Vec::new(), shown: 0 }
+        Decoder::new(self)
     }
-}
 
-/// Text from tokens, one at a time, never half a character.
-#[derive(Clone, Debug)]
-pub struct Decoder<'a> {
-    vocabulary: &'a Vocabulary,
-    /// Tokens whose text is not wholly out yet, and before them those that it depends on.
-    pending: Vec<u32>,
-    /// Tokens of `pending` whose text is out.
-    shown: usize,
-}
-
-impl Decoder<'_> {
-    /// The text that this token completes; empty inside a character.
-    ///
-    /// # Errors
-    /// [`Error::Tokenizer`] if the tokenizer fails, [`Error::Config`] for a token outside the vocabulary.
-    pub fn push(&mut self, token: u32) -> Result<String> {
-        if token as usize >= self.vocabulary.size() {
-            return Err(Error::config(
-                "token",
-                token,
-                format!("under the vocabulary's size, {}", self.vocabulary.size()),
-            ));
+    /// Refuses a token outside of it.
+    fn check(&self, token: u32) -> Result<()> {
+        if (token as usize) < self.size() {
+            return Ok(());
         }
-        self.pending.push(token);
-        match self.vocabulary {
-            Vocabulary::Bytes => Ok(self.push_byte()),
-            #[cfg(feature = "tokenizer")]
-            Vocabulary::Tokenizer { path, tokenizer, .. } => {
-                guarded(|| self.push_token(tokenizer)).map_err(|why| Error::Tokenizer { path: path.clone(), why })
-            }
-        }
+        Err(Error::config("token", token, format!("under the vocabulary's size, {}", self.size())))
     }
-
-    /// What is left: U+FFFD for an unfinished character, or as many as the text really ends with; else nothing.
-    pub fn finish(&mut self) -> String {
-        let rest = match self.vocabulary {
-            _ if self.pending.len() == self.shown => String::new(),
-            #[cfg(feature = "tokenizer")]
-            Vocabulary::Tokenizer { tokenizer, .. } => {
-                guarded(|| self.unshown(tokenizer)).unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.into())
-            }
-            Vocabulary::Bytes => char::REPLACEMENT_CHARACTER.into(),
-        };
-        self.pending.clear();
-        self.shown = 0;
-        rest
-    }
-
-    fn push_byte(&mut self) -> String {
-        let bytes: Vec<u8> = self.pending.iter().map(|&token| token as u8).collect();
-        let mut text = String::new();
-        let mut done = 0;
-        for chunk in bytes.utf8_chunks() {
-            text.push_str(chunk.valid());
-            done += chunk.valid().len();
-            let unfinished = done + chunk.invalid().len() == bytes.len() && is_prefix(chunk.invalid());
-            if !chunk.invalid().is_empty() && !unfinished {
-                text.push(char::REPLACEMENT_CHARACTER);
-                done += chunk.invalid().len();
-            }
-        }
-        self.pending.drain(..done);
-        text
-    }
-
-    #[cfg(feature = "tokenizer")]
-    fn push_token(&mut self, tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<String> {
-        let text = self.unshown(tokenizer)?;
-        if text.ends_with(char::REPLACEMENT_CHARACTER) {
-            return Ok(String::new());
-        }
-        self.pending.drain(..self.shown);
-        self.shown = self.pending.len();
-        Ok(text)
-    }
-
-    /// The pending tokens decoded with and without the new ones, since a tokenizer may join neighbours.
-    #[cfg(feature = "tokenizer")]
-    fn unshown(&self, tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<String> {
-        let before = tokenizer.decode(&self.pending[..self.shown], true)?;
-        let after = tokenizer.decode(&self.pending, true)?;
-        Ok(after.strip_prefix(before.as_str()).unwrap_or(&after).to_owned())
-    }
-}
-
-/// What a tokenizer does with a file or text of the user's; its panics are errors like others.
-#[cfg(feature = "tokenizer")]
-fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
-    let outcome = caught(work).unwrap_or_else(|panic| Err(format!("what reads it gave up ({panic})").into()));
-    outcome.map_err(|error| error.to_string())
-}
-
-/// Refuses content whose outline is not that of a tokenizer, before the library makes something of it.
-#[cfg(feature = "tokenizer")]
-fn check_json(bytes: &[u8]) -> Result<(), String> {
-    let file: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    let model = file.get("model").ok_or("it has no `model`")?;
-    let vocabulary = model.get("vocab").ok_or("its `model` has no `vocab`")?;
-    if !(vocabulary.is_object() || vocabulary.is_array()) {
-        return Err("the `vocab` of its `model` is neither an object nor a list".to_owned());
-    }
-    Ok(())
-}
-
-/// The error of a file that is no tokenizer.
-#[cfg(feature = "tokenizer")]
-fn not_a_tokenizer(path: &Path, why: String) -> Error {
-    let why = format!("not a tokenizer.json: {why}; use a copy of it, or another one");
-    Error::Tokenizer { path: path.to_owned(), why }
-}
-
-/// Whether these bytes can still become a character.
-fn is_prefix(bytes: &[u8]) -> bool {
-    std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }

@@ -29,6 +29,7 @@ use files::Best;
 use hecate_core::Backend;
 use measure::{Measured, StepArrays};
 use scales::Scales;
+use std::f64::consts::LN_2;
 use step_graph::StepGraph;
 
 /// What a step did.
@@ -42,6 +43,17 @@ pub struct Report {
     pub gradient_norm: f64,
     /// Learning rate.
     pub learning_rate: f32,
+    /// Bytes of text that the tokens stand for whose losses these are; none where the text is a slice of tokens.
+    pub bytes: Option<u64>,
+    /// Tokens whose losses these are.
+    pub tokens: usize,
+}
+
+impl Report {
+    /// Bits a byte of text, where the bytes are known.
+    pub fn bits_per_byte(&self) -> Option<f64> {
+        Some(self.loss / LN_2 * self.tokens as f64 / self.bytes? as f64)
+    }
 }
 
 /// A model being trained: [`Trainer::step`] until [`Trainer::finished`], and [`Trainer::save`] now and then. After an error other than [`Error::Stopped`] it must not be saved or stepped on; resume from the
@@ -251,6 +263,7 @@ impl<B: Backend> Trainer<B> {
         self.failed = true;
         let step = self.step + 1;
         // A failed step is run again from here, to find out why.
+        self.source.take_bytes();
         let source = self.source.clone();
         let learning_rate = self.settings.schedule.rate(step);
         let count = u32::try_from(step).map_err(|_| Error::config("steps", step, "under 2^32"))?;
@@ -273,7 +286,8 @@ impl<B: Backend> Trainer<B> {
         self.step = step;
         self.failed = false;
         self.due = self.finished() || step.is_multiple_of(self.plan.evaluate_every);
-        Ok(Report { step, loss, gradient_norm, learning_rate })
+        let (bytes, tokens) = (self.source.take_bytes(), self.settings.tokens_per_step());
+        Ok(Report { step, loss, gradient_norm, learning_rate, bytes, tokens })
     }
 
     /// Steps done.

@@ -39,7 +39,8 @@ pub(crate) fn settings() -> Settings {
 
 pub(crate) fn plan() -> RunPlan {
     let identity = Identity::of(&text());
-    RunPlan { text: Vec::new(), identity, held_out: 0.1, evaluate_every: 4, save_every: 4, keep: RunPlan::KEEP }
+    let (text, json_lines) = (Vec::new(), None);
+    RunPlan { text, json_lines, identity, held_out: 0.1, evaluate_every: 4, save_every: 4, keep: RunPlan::KEEP }
 }
 
 pub(crate) fn trainer(mixer: &str, settings: Settings) -> Trainer<Column> {

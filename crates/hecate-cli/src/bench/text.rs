@@ -98,7 +98,7 @@ pub(super) fn run(arguments: TextArgs) -> Result<ExitCode> {
     // Flags first, then the text, then the device.
     let runs = arguments.runs()?;
     let settings = arguments.settings()?;
-    let source = sources::load(&arguments.text, arguments.memory)?;
+    let source = sources::load(&arguments.text, None, arguments.memory)?;
     let corpus = Corpus::of(&source, &Vocabulary::Bytes, arguments.training.holdout, settings.text())?;
     let stop = Stop::listen()?;
     terminal::say(&format!(
@@ -165,6 +165,7 @@ impl TextArgs {
         let (identity, held_out, keep) = (corpus.identity.clone(), self.training.holdout, RunPlan::KEEP);
         RunPlan {
             text: self.text.clone(),
+            json_lines: None,
             identity,
             held_out,
             evaluate_every: self.steps,

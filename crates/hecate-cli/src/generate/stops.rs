@@ -39,9 +39,10 @@ impl<'a> Stops<'a> {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// What was held back for nothing.
-    pub(super) fn finish(self) -> Vec<u8> {
-        self.held
+    /// What was held back for nothing. From here on another text may end.
+    pub(super) fn finish(&mut self) -> Vec<u8> {
+        self.met = false;
+        std::mem::take(&mut self.held)
     }
 }
 

@@ -7,6 +7,7 @@ use std::io::{Write, stdout};
 
 /// Writes tokens as text, each character as soon as it is whole. A token may hold a part of a character, or several.
 pub(super) struct Writer<'a> {
+    /// Knows the tokens before the first that is written: its text may depend on them.
     decoder: Decoder<'a>,
     /// Tokens are bytes, and go out as they are.
     bytes: bool,
@@ -22,7 +23,12 @@ impl<'a> Writer<'a> {
         Self { decoder: vocabulary.decoder(), bytes, raw, stops: Stops::new(stops) }
     }
 
-    /// The prompt, at which no text ends.
+    /// The text that is written goes on after these tokens.
+    pub(super) fn after(&mut self, prompt: &[u32]) -> Result<()> {
+        Ok(self.decoder.skip(prompt)?)
+    }
+
+    /// The prompt's text, at which no text ends.
     pub(super) fn prompt(&self, prompt: &str) -> Result<()> {
         self.write(prompt.as_bytes())
     }
@@ -36,16 +42,16 @@ impl<'a> Writer<'a> {
         Ok(!self.stops.met())
     }
 
-    /// What is left of a character that was cut off, and a newline.
-    pub(super) fn finish(mut self) -> Result<()> {
-        let rest = self.decoder.finish();
+    /// What is left of a character that was cut off, and a newline. What is written next is looked through for stop texts anew.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        let rest = self.decoder.finish()?;
         if !self.stops.met() {
             let rest = if self.bytes { Vec::new() } else { self.stops.push(rest.as_bytes()) };
             self.write(&rest)?;
         }
-        let (raw, held) = (self.raw, self.stops.finish());
-        write(&held, raw)?;
-        write(b"\n", raw)
+        let held = self.stops.finish();
+        self.write(&held)?;
+        self.write(b"\n")
     }
 
     fn write(&self, bytes: &[u8]) -> Result<()> {

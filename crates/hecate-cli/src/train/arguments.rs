@@ -15,7 +15,8 @@ use crate::{
     flags::by_flags,
     measure::MeasureArgs,
     runs::check_vocabulary,
-    sources::{MemoryArgs, is_stdin},
+    settings::Given,
+    sources::{DocumentArgs, MemoryArgs, is_stdin},
 };
 use clap::{
     Args,
@@ -111,9 +112,18 @@ pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub(super) measure: MeasureArgs,
     #[command(flatten)]
+    pub(super) documents: DocumentArgs,
+    #[command(flatten)]
     pub(super) memory: MemoryArgs,
     #[command(flatten)]
     pub(super) device: Choice,
+    /// Take flags from a file, a JSON object of their names, such as {"rule": "titans", "tokens": 512}; flags that are given
+    /// count before those of the file. Every run has such a file, settings.json
+    #[arg(long, value_name = "FILE")]
+    settings: Option<PathBuf>,
+    /// All flags that were given, here or in a file.
+    #[arg(skip)]
+    pub(crate) given: Given,
 }
 
 /// What the model is made of; a resumed run has it in its checkpoint.

@@ -21,21 +21,22 @@ use hecate_models::{
     Vocabulary,
     checkpoint::{Lock, Run},
     evaluate::{self, SEGMENT, evaluate_and_monitor},
-    metrics::{Metrics, Record, read_metrics},
+    metrics::{self, Metrics, Record, read_metrics},
     sampling::{Sampler, Sampling},
     text::Corpus,
     trainer::Trainer,
 };
 use std::{
     env,
-    f64::consts::LN_2,
     ops::ControlFlow,
     process::ExitCode,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// The record of the run.
 pub(crate) const METRICS: &str = "metrics.jsonl";
+/// The same as a table.
+pub(crate) const TABLE: &str = "metrics.csv";
 /// The picture of the run.
 pub(crate) const CURVE: &str = "loss.svg";
 /// Characters of held-out text that the sample continues.
@@ -79,10 +80,7 @@ impl<B: Backend> Session<B> {
     ) -> Result<Self> {
         let metrics = Metrics::resume(&run.file(METRICS), trainer.steps())?;
         let settings = trainer.settings();
-        // A nat a token is `1 / (ln 2 · bytes a token)` bits a byte.
-        let bits_per_nat = (corpus.train.bytes_per_token() * LN_2).recip();
-        let progress =
-            Progress::new(trainer.steps(), settings.schedule.steps, settings.tokens_per_step(), bits_per_nat);
+        let progress = Progress::new(trainer.steps(), settings.schedule.steps, settings.tokens_per_step());
         // Last, so that an error before it leaves Ctrl-C as it was.
         let stop = Stop::listen()?;
         let (trainer, measures, record_waits) = (trainer.with_interrupt(stop.interrupt()), false, false);
@@ -186,9 +184,10 @@ impl<B: Backend> Session<B> {
         // Losses are those before the step, as the step computes them.
         let mut record = Record {
             step: report.step,
+            time: Some(now()),
             // Nats a token; bits a byte compare between tokenizers.
             loss: Some(report.loss),
-            bits_per_byte: Some(report.loss / LN_2 / self.corpus.train.bytes_per_token()),
+            bits_per_byte: report.bits_per_byte(),
             gradient_norm: Some(report.gradient_norm),
             learning_rate: Some(report.learning_rate),
             tokens_per_second: Some(speed),
@@ -262,7 +261,7 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// Commits a checkpoint and draws the curve.
+    /// Commits a checkpoint, draws the curve and writes the record as a table.
     fn save(&mut self) -> Result<()> {
         // A checkpoint without its lines would leave a gap in the record of a resumed run.
         self.metrics.flush()?;
@@ -304,12 +303,15 @@ impl<B: Backend> Session<B> {
         }
     }
 
-    /// Draws the curve of all steps so far. A run does without one.
+    /// Draws the curve of all steps so far, and writes them as a table. A run does without both.
     fn draw(&self) {
         let records = read_metrics(&self.run.file(METRICS)).map_err(Error::from);
-        let drawn = records.and_then(|all| curve::draw(&self.run, CURVE, &all));
+        let drawn = records.and_then(|all| {
+            self.run.write(TABLE, metrics::table(&all).as_bytes())?;
+            curve::draw(&self.run, CURVE, &all)
+        });
         if let Err(error) = drawn {
-            self.progress.say(&format!("the curve is not drawn: {error}"));
+            self.progress.say(&format!("the record is not drawn: {error}"));
         }
     }
 
@@ -338,23 +340,31 @@ impl<B: Backend> Session<B> {
         };
         told(measure::print("held out", &figures, measurement.predicted()))?;
         print_files(run);
-        // The sample continues held-out text; of the program's own sources it continues what looks like code.
-        let head: String;
-        let prompt = match trainer.plan().text.as_slice() {
-            [] => defaults::SAMPLE_PROMPT,
-            _ => {
-                // A token holds a character or more, or a part of up to four bytes.
-                let text = vocabulary.decode(&corpus.held_out.tokens.head(4 * PROMPT).to_vec()?)?;
-                head = text.chars().take(PROMPT).collect();
-                &head
-            }
-        };
+        let (tokens, text) = self.prompt()?;
         let sampler = Sampler::new(Sampling { seed: trainer.settings().seed, ..Sampling::default() })?;
-        let sampler = sampler.among(vocabulary.size());
-        terminal::print(&format!("\nsample, after the prompt {prompt:?}:\n"));
-        let sampled =
-            generate::stream(trainer.model(), vocabulary, prompt, defaults::SAMPLE_TOKENS, sampler, || stop.asked());
-        told(sampled)
+        terminal::print(&format!("\nsample, after the prompt {text:?}:\n"));
+        let (model, prompt) = (trainer.model(), (tokens.as_slice(), text.as_str()));
+        told(generate::stream(model, vocabulary, prompt, defaults::SAMPLE_TOKENS, sampler, || stop.asked()))
+    }
+
+    /// What the sample continues, and its text: the start of the held-out text, or of the program's own sources what looks like
+    /// code. It is made of tokens, since a text that was decoded need not become the same ones.
+    fn prompt(&self) -> Result<(Vec<u32>, String)> {
+        if self.trainer.plan().text.is_empty() {
+            return Ok((self.vocabulary.encode(defaults::SAMPLE_PROMPT)?, defaults::SAMPLE_PROMPT.to_owned()));
+        }
+        let (mut decoder, mut tokens, mut text) = (self.vocabulary.decoder(), Vec::new(), String::new());
+        let held_out = &self.corpus.held_out.tokens;
+        // A token holds a character or more, or a part of up to four bytes.
+        for token in held_out.read(0..held_out.len().min(4 * PROMPT))? {
+            tokens.push(token);
+            text.push_str(&decoder.push(token)?);
+            if text.chars().count() >= PROMPT {
+                break;
+            }
+        }
+        text.push_str(&decoder.finish()?);
+        Ok((tokens, text))
     }
 
     /// Time that all steps of the run took, also those before it was resumed.
@@ -385,11 +395,17 @@ fn told(outcome: Result<()>) -> Result<()> {
     }
 }
 
+/// Seconds since 1970 began in Greenwich, to the millisecond.
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    since.as_millis() as f64 / 1000.0
+}
+
 /// The files of the run.
 fn print_files(run: &Run) {
     let folder = visible_path(run.folder());
     // What a full disk refused is not there.
-    let files: Vec<_> = ["config.json", "model.safetensors", "best.safetensors", METRICS, CURVE]
+    let files: Vec<_> = ["config.json", "model.safetensors", "best.safetensors", METRICS, TABLE, CURVE]
         .into_iter()
         .filter(|name| run.file(name).exists())
         .collect();

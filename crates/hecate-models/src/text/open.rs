@@ -34,14 +34,7 @@ enum Flaw {
 
 /// What [`Text::open`] does.
 pub(super) fn open(paths: &[PathBuf], in_memory: usize) -> Result<Text> {
-    let mut files = Vec::new();
-    for path in paths {
-        let found = fs::metadata(path).map_err(|error| unreadable(path, error))?;
-        match found.is_dir() {
-            true => gather(path, &mut files)?,
-            false => files.push(Found { path: path.clone(), named: true }),
-        }
-    }
+    let files = find(paths)?;
     let mut bytes = files.len() as u64;
     for Found { path, .. } in &files {
         bytes += fs::metadata(path).map_err(|error| unreadable(path, error))?.len();
@@ -65,8 +58,28 @@ pub(super) fn open(paths: &[PathBuf], in_memory: usize) -> Result<Text> {
     Ok(Text { name: name(paths), source: source.into(), identity, files: kept.len(), skipped })
 }
 
+/// The files of these paths in their order, and those below folders.
+fn find(paths: &[PathBuf]) -> Result<Vec<Found>> {
+    let mut files = Vec::new();
+    for path in paths {
+        let found = fs::metadata(path).map_err(|error| unreadable(path, error))?;
+        match found.is_dir() {
+            true => gather(path, &mut files)?,
+            false => files.push(Found { path: path.clone(), named: true }),
+        }
+    }
+    Ok(files)
+}
+
+/// As they are found for a text: files that are named, and those below folders whose name ends so.
+pub(super) fn named_or_ending(paths: &[PathBuf], endings: &[&str]) -> Result<Vec<PathBuf>> {
+    let ends = |path: &Path| path.extension().is_some_and(|end| endings.iter().any(|known| end == *known));
+    let files = find(paths)?.into_iter().filter(|file| file.named || ends(&file.path));
+    Ok(files.map(|file| file.path).collect())
+}
+
 /// The only path, or the first and how many more.
-fn name(paths: &[PathBuf]) -> PathBuf {
+pub(super) fn name(paths: &[PathBuf]) -> PathBuf {
     match paths {
         [path] => path.clone(),
         [first, more @ ..] => PathBuf::from(format!("{} and {} more", first.display(), more.len())),

@@ -1,15 +1,18 @@
 //! Tokens of a text: its own bytes, or what a tokenizer made of it.
 
-use super::source::Source;
+use super::{source::Source, spans::Spans};
 use crate::{Error, Result};
 use hecate_core::memory;
 use std::{ops::Range, sync::Arc};
 
 /// Tokens in order. Those of a byte-level text are its bytes, in memory or on the disk, and take no more room than they do.
-/// Others take two bytes each where all of them are under 2^16, else four. Clones and parts share them.
+/// Others take two bytes each where all of them are under 2^16, else four, and one byte more where they know what they stand for.
+/// Clones and parts share them.
 #[derive(Clone, Debug)]
 pub struct Tokens {
     store: Store,
+    /// Bytes of text that each of them stands for, where that is known.
+    spans: Option<Arc<Spans>>,
     /// The part that these are.
     range: Range<usize>,
 }
@@ -25,7 +28,7 @@ enum Store {
 impl Tokens {
     /// A byte a token: these bytes of a text.
     pub(super) fn bytes(source: Arc<Source>, range: Range<usize>) -> Self {
-        Self { store: Store::Bytes(source), range }
+        Self { store: Store::Bytes(source), spans: None, range }
     }
 
     /// Number of tokens.
@@ -41,7 +44,20 @@ impl Tokens {
     /// The first tokens, at most `count`.
     pub fn head(&self, count: usize) -> Self {
         let end = self.range.start + count.min(self.len());
-        Self { store: self.store.clone(), range: self.range.start..end }
+        Self { store: self.store.clone(), spans: self.spans.clone(), range: self.range.start..end }
+    }
+
+    /// Bytes of the text that these tokens stand for; none where it is not known what they were made of, and for tokens that are
+    /// not there.
+    pub fn bytes_of(&self, range: Range<usize>) -> Option<u64> {
+        if range.start > range.end || range.end > self.len() {
+            return None;
+        }
+        match (&self.store, &self.spans) {
+            (Store::Bytes(_), _) => Some(range.len() as u64),
+            (_, Some(spans)) => Some(spans.sum(self.range.start + range.start..self.range.start + range.end)),
+            (_, None) => None,
+        }
     }
 
     /// These tokens, as they are read by a model.
@@ -84,7 +100,47 @@ impl From<Vec<u32>> for Tokens {
             Ok(short) => Store::Short(Arc::new(short)),
             Err(_) => Store::Ids(Arc::new(ids)),
         };
-        Self { range, store }
+        Self { range, store, spans: None }
+    }
+}
+
+/// Tokens of a text, as they are made one after another.
+#[derive(Debug, Default)]
+pub(crate) struct Growing {
+    /// As long as all fit 16 bits.
+    short: Vec<u16>,
+    /// From the first that does not.
+    ids: Vec<u32>,
+    spans: Spans,
+    /// Bytes of the text before the next token.
+    bytes: u64,
+}
+
+impl Growing {
+    /// A token, and the byte of the text at which it ends.
+    pub(crate) fn push(&mut self, id: u32, end: usize) {
+        match u16::try_from(id) {
+            Ok(id) if self.ids.is_empty() => self.short.push(id),
+            _ => {
+                self.ids.extend(std::mem::take(&mut self.short).into_iter().map(u32::from));
+                self.ids.push(id);
+            }
+        }
+        // Some tokens end before the one in front, as parts of a character do.
+        let end = self.bytes.max(end as u64);
+        self.spans.push(end - self.bytes);
+        self.bytes = end;
+    }
+
+    /// All of them, of a text of so many bytes.
+    pub(crate) fn finish(mut self, bytes: usize) -> Tokens {
+        self.spans.extend_last((bytes as u64).saturating_sub(self.bytes));
+        let spans = Some(Arc::new(self.spans));
+        let (range, store) = match self.ids.is_empty() {
+            true => (0..self.short.len(), Store::Short(Arc::new(self.short))),
+            false => (0..self.ids.len(), Store::Ids(Arc::new(self.ids))),
+        };
+        Tokens { store, spans, range }
     }
 }
 
@@ -109,6 +165,14 @@ impl TokenSource<'_> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// As [`Tokens::bytes_of`]; none for a slice.
+    pub fn bytes_of(&self, range: Range<usize>) -> Option<u64> {
+        match self {
+            Self::Ids(_) => None,
+            Self::Tokens(tokens) => tokens.bytes_of(range),
+        }
     }
 
     /// These tokens.

@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug)]
 pub(super) struct BatchSource<B: Backend> {
     pub(super) windows: Windows,
+    /// Bytes of text of the targets since [`BatchSource::take_bytes`]; none where it is not known what tokens were made of.
+    bytes: Option<u64>,
     /// Texts of which windows are left to be learned.
     reading: Option<Reading<B>>,
 }
@@ -66,7 +68,19 @@ pub(super) struct TokenWindow {
 impl<B: Backend> BatchSource<B> {
     /// Nothing is being read.
     pub(super) fn new(windows: Windows) -> Self {
-        Self { windows, reading: None }
+        Self { windows, bytes: Some(0), reading: None }
+    }
+
+    /// Bytes of text that all targets stand for which were handed out since the last call.
+    pub(super) fn take_bytes(&mut self) -> Option<u64> {
+        self.bytes.replace(0)
+    }
+
+    /// Counts the bytes of the targets of windows that start there.
+    fn count_bytes(&mut self, text: TokenSource<'_>, starts: &[usize], tokens: usize) {
+        let of = |start: &usize| text.bytes_of(start + 1..start + 1 + tokens);
+        let bytes: Option<u64> = starts.iter().map(of).sum();
+        self.bytes = self.bytes.zip(bytes).map(|(before, more)| before + more);
     }
 
     /// The next window of each sequence of a pass. If memories are carried, the cache comes with it as it is before the
@@ -79,7 +93,9 @@ impl<B: Backend> BatchSource<B> {
     ) -> Result<(TokenWindow, Option<&mut Cache<B>>)> {
         let &Settings { batch, tokens, .. } = settings;
         if !settings.carries() {
-            let (inputs, targets) = self.windows.draw(text, batch, tokens)?;
+            let starts = self.windows.starts(text, batch, tokens)?;
+            let (inputs, targets) = windows(text, starts.iter().copied(), tokens)?;
+            self.count_bytes(text, &starts, tokens);
             return Ok((TokenWindow { inputs, targets }, None));
         }
         let length = settings.text();
@@ -97,12 +113,15 @@ impl<B: Backend> BatchSource<B> {
             }
         };
         let read = reading.read();
-        let Reading { starts, cache, .. } = self.reading.insert(reading);
+        let starts = &reading.starts;
         if starts.iter().any(|start| start.saturating_add(length) >= text.len()) {
             let expected = "the text whose memories are carried, whole";
             return Err(Error::config("tokens of text", text.len(), expected));
         }
-        let (inputs, targets) = windows(text, starts.iter().map(|start| start + read), tokens)?;
+        let starts: Vec<usize> = starts.iter().map(|start| start + read).collect();
+        let (inputs, targets) = windows(text, starts.iter().copied(), tokens)?;
+        self.count_bytes(text, &starts, tokens);
+        let Reading { cache, .. } = self.reading.insert(reading);
         Ok((TokenWindow { inputs, targets }, Some(cache)))
     }
 
@@ -159,6 +178,6 @@ impl<B: Backend> BatchSource<B> {
         let mut cache = model.cache(starts.len())?;
         let (arrays, _) = unpack_elements(&path, bytes, &shapes(&cache.named()), None)?;
         cache.restore(arrays, position)?;
-        Ok(Self { windows, reading: Some(Reading { starts, before, cache }) })
+        Ok(Self { reading: Some(Reading { starts, before, cache }), ..Self::new(windows) })
     }
 }

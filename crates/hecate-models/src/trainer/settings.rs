@@ -5,7 +5,7 @@ use crate::{
     bounds::{SIZE, at_most, product, within},
     optimizer::Constants,
     schedule::Schedule,
-    text::Identity,
+    text::{Identity, JsonLines},
 };
 use hecate_core::{Backend, primitives::FP8_ALIGNED};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -187,6 +187,9 @@ pub struct RunPlan {
     /// The text's files and folders; none for a text that is part of the program.
     #[serde(deserialize_with = "some_paths")]
     pub text: Vec<PathBuf>,
+    /// How documents are taken out of these files, where they are lines of JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub json_lines: Option<JsonLines>,
     /// Which text it is.
     pub identity: Identity,
     /// Share of the text that is held out, in `(0, 1)`.

@@ -1,0 +1,168 @@
+//! Flags of `train` in a file: those that it names are read as if they had been given, and a run writes down its own.
+
+use crate::{
+    Action, Command,
+    error::{Error, Result},
+};
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, parser::ValueSource};
+use hecate_models::checkpoint::write_whole;
+use serde_json::{Map, Number, Value};
+use std::{
+    env,
+    ffi::OsString,
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+/// The flags of a run, beside it.
+pub(crate) const SETTINGS: &str = "settings.json";
+/// The subcommand that has such a file.
+const TRAIN: &str = "train";
+/// Flags that say nothing of what is learned: a file of settings is for runs in other folders too.
+const OF_ONE_CALL: [&str; 5] = ["settings", "out", "overwrite", "help", "version"];
+/// Bytes of a file, at most.
+const MOST: u64 = 1 << 20;
+
+/// Flags by their names, as a file has them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Given(Map<String, Value>);
+
+/// The command line, with the flags of the file that it names. What clap cannot read ends the program, as it does anywhere.
+pub(crate) fn parse() -> Result<Command> {
+    let words: Vec<OsString> = env::args_os().collect();
+    let matches = Command::command().get_matches_from(&words);
+    let matches = match file_of(&matches) {
+        Some(file) => {
+            let more = Given::read(&file)?.words(&file, train_of(&matches))?;
+            Command::command().get_matches_from(words.into_iter().chain(more))
+        }
+        None => matches,
+    };
+    let mut command = Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if let (Action::Train(arguments), Some(train)) = (&mut command.action, train_of(&matches)) {
+        arguments.given = Given::of(train);
+    }
+    Ok(command)
+}
+
+fn train_of(matches: &ArgMatches) -> Option<&ArgMatches> {
+    matches.subcommand_matches(TRAIN)
+}
+
+/// The file that `train` is told.
+fn file_of(matches: &ArgMatches) -> Option<PathBuf> {
+    train_of(matches)?.get_one::<PathBuf>("settings").cloned()
+}
+
+/// All flags of `train`.
+fn flags() -> Vec<Arg> {
+    let command = Command::command();
+    let train = command.find_subcommand(TRAIN);
+    train.map_or_else(Vec::new, |train| train.get_arguments().cloned().collect())
+}
+
+impl Given {
+    /// From a file.
+    fn read(path: &Path) -> Result<Self> {
+        let refuse = |why: String| {
+            let why =
+                format!("{}: {why}; give a JSON object of flags, such as {{\"rule\": \"titans\"}}", path.display());
+            Error::flag("--settings", why)
+        };
+        let mut content = Vec::new();
+        // A pipe is as good as a file, and neither need end.
+        let read = File::open(path).and_then(|file| file.take(MOST + 1).read_to_end(&mut content));
+        read.map_err(|error| refuse(error.to_string()))?;
+        if content.len() as u64 > MOST {
+            return Err(refuse(format!("over {MOST} bytes")));
+        }
+        let content = content.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&content);
+        match serde_json::from_slice(content).map_err(|error| refuse(error.to_string()))? {
+            Value::Object(flags) => Ok(Self(flags)),
+            _ => Err(refuse("no object in braces".to_owned())),
+        }
+    }
+
+    /// As words of a command line, without flags that are given there.
+    fn words(&self, file: &Path, line: Option<&ArgMatches>) -> Result<Vec<OsString>> {
+        let (mut words, flags) = (Vec::new(), flags());
+        for (name, value) in &self.0 {
+            let long = name.replace('_', "-");
+            let flag = flags.iter().find(|flag| flag.get_long() == Some(&long) && name != "settings");
+            let flag = flag.ok_or_else(|| {
+                let why =
+                    format!("{}: `{name}` is no flag of `train`; `hecate train --help` lists them", file.display());
+                Error::flag("--settings", why)
+            })?;
+            if line.is_none_or(|line| line.value_source(flag.get_id().as_str()) != Some(ValueSource::CommandLine)) {
+                let more = words_of(flag, &long, value).ok_or_else(|| {
+                    let why = format!(
+                        "{}: `{name}` is {value}, expected a text, a number, true, false or a list",
+                        file.display()
+                    );
+                    Error::flag("--settings", why)
+                })?;
+                words.extend(more);
+            }
+        }
+        Ok(words)
+    }
+
+    /// What was given of these flags, by the command line or by a file.
+    fn of(train: &ArgMatches) -> Self {
+        let given = |flag: &Arg| train.value_source(flag.get_id().as_str()) == Some(ValueSource::CommandLine);
+        let flags = flags().into_iter().filter(given);
+        Self(flags.filter_map(|flag| Some((flag.get_long()?.to_owned(), value(&flag, train)))).collect())
+    }
+
+    /// Writes them down, for runs that are to learn alike.
+    pub(crate) fn save(&self, path: &Path) -> Result<()> {
+        let kept = self.0.iter().filter(|(name, _)| !OF_ONE_CALL.contains(&name.as_str()));
+        let kept: Map<String, Value> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let text = format!("{:#}\n", Value::Object(kept));
+        Ok(write_whole(path, text.as_bytes())?)
+    }
+}
+
+/// A flag and its value as words; none for values that no flag has.
+fn words_of(flag: &Arg, long: &str, value: &Value) -> Option<Vec<OsString>> {
+    let word = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    let word_of = |text: String| OsString::from(format!("--{long}={text}"));
+    Some(match value {
+        Value::Null | Value::Bool(false) => Vec::new(),
+        Value::Bool(true) => vec![format!("--{long}").into()],
+        Value::Array(list) => {
+            let texts = list.iter().map(word).collect::<Option<Vec<String>>>()?;
+            match flag.get_value_delimiter() {
+                Some(delimiter) => vec![word_of(texts.join(&delimiter.to_string()))],
+                None => texts.into_iter().map(word_of).collect(),
+            }
+        }
+        Value::Object(_) => return None,
+        one => vec![word_of(word(one)?)],
+    })
+}
+
+/// The value of a flag as a file has it.
+fn value(flag: &Arg, train: &ArgMatches) -> Value {
+    if matches!(flag.get_action(), ArgAction::SetTrue) {
+        return true.into();
+    }
+    let one = |text: String| match text.parse::<Number>() {
+        // Numbers that would be written in another way are other words.
+        Ok(number) if number.to_string() == text => Value::Number(number),
+        _ => Value::String(text),
+    };
+    let raw = train.get_raw(flag.get_id().as_str()).into_iter().flatten();
+    let mut values: Vec<Value> = raw.map(|word| one(word.to_string_lossy().into_owned())).collect();
+    match (flag.get_num_args().is_some_and(|count| count.max_values() > 1), values.len()) {
+        (false, 0) => true.into(),
+        (false, 1) => values.remove(0),
+        _ => Value::Array(values),
+    }
+}
