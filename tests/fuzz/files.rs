@@ -175,32 +175,3 @@ fn damage_of_a_run_is_noticed() {
         Ok(())
     });
 }
-
-#[test]
-fn tokenizers_are_read_or_refused() {
-    const WHOLE: &str = r#"{
-        "version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": [{ "id": 0, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": true }],
-        "normalizer": { "type": "Sequence", "normalizers": [{ "type": "Prepend", "prepend": "_" }] },
-        "pre_tokenizer": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true },
-        "post_processor": { "type": "TemplateProcessing",
-            "single": [{ "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
-            "pair": [], "special_tokens": { "<s>": { "id": "<s>", "ids": [0], "tokens": ["<s>"] } } },
-        "decoder": { "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true },
-        "model": { "type": "BPE", "dropout": null, "unk_token": null, "fuse_unk": false, "byte_fallback": false,
-            "vocab": { "<s>": 0, "a": 1, "b": 2, "ab": 3, "_": 4 }, "merges": ["a b"] }
-    }"#;
-    let path = Path::new("tokenizer.json");
-    hold(300, &changes(), |changes| {
-        let bytes = damaged(WHOLE.as_bytes(), &changes);
-        if let Ok(vocabulary) = sound("Vocabulary::from_json", || Vocabulary::from_json(path, &bytes))? {
-            let _ = sound("Vocabulary::encode", || vocabulary.encode("ab ba\u{e9}"))?;
-            let _ = sound("Vocabulary::decode", || vocabulary.decode(&[1, 3, u32::MAX]))?;
-            let mut decoder = vocabulary.decoder();
-            let _ = sound("Decoder::push", || decoder.push(3))?;
-            let _ = sound("Decoder::finish", || decoder.finish())?;
-        }
-        Ok(())
-    });
-}

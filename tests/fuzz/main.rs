@@ -11,6 +11,7 @@ mod models;
 mod primitives;
 mod sizes;
 mod texts;
+mod tokenizers;
 mod weights;
 mod words;
 

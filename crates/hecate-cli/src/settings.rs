@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result},
 };
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, parser::ValueSource};
-use hecate_models::checkpoint::write_whole;
+use hecate_models::checkpoint::Run;
 use serde_json::{Map, Number, Value};
 use std::{
     env,
@@ -28,18 +28,38 @@ const MOST: u64 = 1 << 20;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Given(Map<String, Value>);
 
-/// The command line, with the flags of the file that it names. What clap cannot read ends the program, as it does anywhere.
-pub(crate) fn parse() -> Result<Command> {
+/// Why there is no command.
+pub(crate) enum Refused {
+    /// Flags that cannot be read, or help that was asked for.
+    Flags(clap::Error),
+    /// A file of them.
+    File(Error),
+}
+
+impl From<clap::Error> for Refused {
+    fn from(answer: clap::Error) -> Self {
+        Self::Flags(answer)
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::File(error)
+    }
+}
+
+/// The command line, with the flags of the file that it names.
+pub(crate) fn parse() -> Result<Command, Refused> {
     let words: Vec<OsString> = env::args_os().collect();
-    let matches = Command::command().get_matches_from(&words);
+    let matches = Command::command().try_get_matches_from(&words)?;
     let matches = match file_of(&matches) {
         Some(file) => {
             let more = Given::read(&file)?.words(&file, train_of(&matches))?;
-            Command::command().get_matches_from(words.into_iter().chain(more))
+            Command::command().try_get_matches_from(words.into_iter().chain(more))?
         }
         None => matches,
     };
-    let mut command = Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let mut command = Command::from_arg_matches(&matches)?;
     if let (Action::Train(arguments), Some(train)) = (&mut command.action, train_of(&matches)) {
         arguments.given = Given::of(train);
     }
@@ -117,12 +137,19 @@ impl Given {
     }
 
     /// Writes them down, for runs that are to learn alike.
-    pub(crate) fn save(&self, path: &Path) -> Result<()> {
+    pub(crate) fn save(&self, run: &Run) -> Result<()> {
         let kept = self.0.iter().filter(|(name, _)| !OF_ONE_CALL.contains(&name.as_str()));
         let kept: Map<String, Value> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
         let text = format!("{:#}\n", Value::Object(kept));
-        Ok(write_whole(path, text.as_bytes())?)
+        Ok(run.write(SETTINGS, text.as_bytes())?)
     }
+}
+
+/// Whether a content is a file of settings as a run writes it: an object of flags of `train`.
+pub(crate) fn is_settings(content: &[u8]) -> bool {
+    let flags = flags();
+    let known = |name: &String| flags.iter().any(|flag| flag.get_long() == Some(name));
+    serde_json::from_slice::<Map<String, Value>>(content).is_ok_and(|found| found.keys().all(known))
 }
 
 /// A flag and its value as words; none for values that no flag has.

@@ -14,12 +14,15 @@ mod command {
     mod mistakes;
     mod prepared;
     mod quantize;
+    mod settings;
     #[cfg(unix)]
     mod stopping;
     #[cfg(unix)]
     mod surroundings;
     mod terminal;
     mod texts;
+    #[cfg(feature = "tokenizer")]
+    mod tokenizers;
     mod usage;
     #[cfg(target_os = "linux")]
     mod watching;

@@ -5,13 +5,14 @@ use approx::assert_relative_eq;
 use hecate_core::rules::Delta;
 use hecate_cpu::Cpu;
 use hecate_models::{
-    Config, Error, LanguageModel, LayerConfig, MemoryConfig, MixerConfig, RuleConfig,
-    evaluate::{Budget, SEGMENT, evaluate, evaluate_afresh, evaluate_by_position},
+    Config, Error, LanguageModel, LayerConfig, MemoryConfig, MixerConfig, RuleConfig, Vocabulary,
+    evaluate::{Budget, SEGMENT, Score, evaluate, evaluate_afresh, evaluate_and_monitor, evaluate_by_position},
     generate::generate,
     sampling::{Sampler, Sampling},
-    text::Stream,
+    text::{Stream, Windows},
+    trainer::Settings,
 };
-use std::{ops::ControlFlow, time::Duration};
+use std::{ops::ControlFlow, path::Path, time::Duration};
 
 fn frozen() -> LanguageModel<Cpu> {
     let rule = RuleConfig::Delta(Delta { frozen: Some(4), ..Delta::default() });
@@ -112,6 +113,74 @@ fn positions_are_those_of_one_pass() {
     let first = evaluate(&model, &stream.head(257), SEGMENT, go_on).unwrap();
     assert_relative_eq!(ranges[0].nats, first.nats, max_relative = 1e-6);
     assert_relative_eq!(ranges[0].bits_per_byte(), first.bits_per_byte(), max_relative = 1e-6);
+}
+
+/// Words of five bytes, then letters of two: a part's figure counts the bytes of its own tokens.
+fn long_then_short() -> (Vocabulary, Stream) {
+    let vocab: serde_json::Map<String, serde_json::Value> = (0..26_u8)
+        .map(|i| (char::from(b'a' + i).to_string(), i.into()))
+        .chain([("word".to_owned(), 26.into())])
+        .collect();
+    let file = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": { "type": "Whitespace" }, "post_processor": null, "decoder": null,
+        "model": { "type": "WordLevel", "unk_token": "a", "vocab": vocab }
+    });
+    let vocabulary = Vocabulary::from_json(Path::new("tokenizer.json"), file.to_string().as_bytes()).unwrap();
+    let text = "word ".repeat(300) + &"b ".repeat(300);
+    let stream = Stream::encode(&vocabulary, &text).unwrap();
+    assert_eq!((stream.tokens.len(), stream.bytes), (600, 2100));
+    (vocabulary, stream)
+}
+
+#[test]
+fn bits_a_byte_are_of_the_bytes_of_the_tokens_measured() {
+    let ((_, stream), model) = (long_then_short(), model("delta"));
+    let go_on = |_| ControlFlow::Continue(());
+    let bits = |score: &Score, bytes: f64| {
+        assert_relative_eq!(score.bits_per_byte(), score.nats / 2_f64.ln() / bytes, max_relative = 1e-12);
+    };
+    let ranges = evaluate_by_position(&model, &stream, 100, go_on).unwrap();
+    assert_eq!(ranges.map(|score| score.tokens), [256, 343, 0, 0, 0, 0]);
+    // The space before a word is its own; the first word, of 4 bytes, is not predicted. The last letter has the last space.
+    bits(&ranges[0], 256.0 * 5.0);
+    bits(&ranges[1], 43.0 * 5.0 + 300.0 * 2.0 + 1.0);
+    bits(&evaluate(&model, &stream, 100, go_on).unwrap(), 2096.0);
+    // Cut by time, of a part, and with fresh memories.
+    bits(&evaluate(&model, &stream, 50, |_| ControlFlow::Break(())).unwrap(), 250.0);
+    assert_eq!(stream.head(9).bytes, 4 + 8 * 5);
+    bits(&evaluate_afresh(&model, &stream.head(9), (4, 4), go_on).unwrap(), 40.0);
+    bits(&evaluate_and_monitor(&model, &stream.head(9), 4, go_on).unwrap().0, 40.0);
+}
+
+/// Each step counts the bytes of its own windows, with memories carried and without.
+#[test]
+fn bits_a_byte_of_a_step_are_of_its_own_bytes() {
+    let (_, stream) = long_then_short();
+    for carry in [1, 2] {
+        let settings = Settings { batch: 1, accumulate: 2, carry, ..settings() };
+        let mut trainer = trainer("delta", settings);
+        let reports: Vec<_> = (0..8).map(|_| trainer.step(&stream.tokens).unwrap()).collect();
+        let mut windows = Windows::new(settings.seed);
+        let mut starts = Vec::new();
+        for report in reports {
+            // Two passes a step: windows drawn anew, or two of the same text one after another.
+            let expected: u64 = (0..2)
+                .map(|pass| {
+                    if pass % carry == 0 {
+                        starts = windows.starts(&stream.tokens, 1, 16 * carry).unwrap();
+                    }
+                    let start = starts[0] + 16 * (pass % carry);
+                    stream.tokens.bytes_of(start + 1..start + 17).unwrap()
+                })
+                .sum();
+            assert_eq!((report.bytes, report.tokens), (Some(expected), 32), "carry {carry}");
+            let bits = report.loss / 2_f64.ln() * 32.0 / expected as f64;
+            assert_relative_eq!(report.bits_per_byte().unwrap(), bits, max_relative = 1e-12);
+        }
+        // A slice of tokens knows of no text.
+        assert_eq!(trainer.step(&stream.tokens.to_vec().unwrap()[..]).unwrap().bits_per_byte(), None);
+    }
 }
 
 #[test]

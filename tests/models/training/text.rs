@@ -2,7 +2,7 @@
 
 use hecate_models::{
     Error, Vocabulary,
-    text::{Corpus, IN_MEMORY, Identity, Text, Windows, read_text, split},
+    text::{Corpus, IN_MEMORY, Identity, JsonLines, Text, Windows, read_text, split},
 };
 use proptest::prelude::*;
 use std::{
@@ -152,6 +152,53 @@ fn a_text_that_changes_on_the_disk_is_noticed() {
     assert!(matches!(stream.tokens.read(2..99), Err(Error::Config { .. })));
 }
 
+/// Documents of JSON lines, of a file, of a folder and of a text, with borders between all.
+#[test]
+fn lines_of_json_are_documents() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, content: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, content).unwrap();
+        path
+    };
+    let first = write("b.jsonl", "\u{feff}{\"text\": \"one\\ntwo\", \"id\": 3}\n\n{\"text\": \"three\"}\r\n");
+    write("a/c.ndjson", "{\"text\": \"zero\"}");
+    write("a/readme.md", "no JSON");
+    let lines = |field: &str| JsonLines { field: field.to_owned(), border: "<|>".to_owned() };
+    let text = |paths: &[PathBuf]| lines("text").open(paths, IN_MEMORY).unwrap();
+    assert_eq!(text(std::slice::from_ref(&first)).whole().unwrap(), "one\ntwo<|>three");
+    let both = text(&[folder.path().to_owned()]);
+    assert_eq!((both.whole().unwrap().as_str(), both.files()), ("zero<|>one\ntwo<|>three", 2));
+    let chat = "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"bot\", \"content\": \"ho\"}]}";
+    let read = lines("messages").text(Path::new("standard input"), chat).unwrap();
+    assert_eq!(read.whole().unwrap(), "user: hi\nbot: ho");
+    for (field, content, expected) in [
+        ("text", "{\"text\": \"a\"}\n{\"body\": \"b\"}", "line 2: no field `text`; there are body"),
+        ("text", "{\"text\": 3}", "line 1: `text` is neither"),
+        ("text", "{\"text\": [{\"role\": \"user\"}]}", "line 1: `text` is neither"),
+        ("text", "[1]", "line 1: no object"),
+        ("text", "{\"text\": \"a\"", "line 1: no JSON"),
+        ("text", "\n", "no document in it"),
+    ] {
+        let path = write("bad.jsonl", content);
+        let told = why(lines(field).open(&[path], IN_MEMORY));
+        assert!(told.contains(expected) && told.contains("bad.jsonl"), "{told}");
+    }
+    assert!(why(lines("text").open(&[folder.path().join("none")], IN_MEMORY)).contains("no such file"));
+    fs::create_dir(folder.path().join("empty")).unwrap();
+    assert!(why(lines("text").open(&[folder.path().join("empty")], IN_MEMORY)).contains(".jsonl"));
+    assert!(why(lines("text").open(&[first], 3)).contains("held in memory"));
+}
+
+/// A mark in front and lines of another system are there to be told of.
+#[test]
+fn oddities_of_a_text_are_found() {
+    let of = |text: &str| Text::new("a text", text.to_owned()).oddities().unwrap();
+    assert_eq!(of("plain\ntext\rhere"), (false, 0));
+    assert_eq!(of("\u{feff}one\r\ntwo\r\n"), (true, 2));
+}
+
 #[test]
 fn identity_tells_texts_apart() {
     let text = "the quick brown fox jumps";
@@ -221,7 +268,7 @@ fn half_a_character_waits_for_the_rest() {
         let pieces: Vec<String> = tokens.iter().map(|&token| decoder.push(token).unwrap()).collect();
         assert_eq!(pieces, ["a", "", "", "\u{20ac}", "b"]);
         decoder.push(tokens[1]).unwrap();
-        assert_eq!(decoder.finish(), "\u{fffd}");
+        assert_eq!(decoder.finish().unwrap(), "\u{fffd}");
         assert!(matches!(decoder.push(100_000), Err(Error::Config { .. })));
     }
 }

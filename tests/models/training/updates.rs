@@ -126,6 +126,38 @@ fn accumulated_passes_are_one_larger_batch() {
     }
 }
 
+/// First moments after one step of a trainer, `(1 − β₁)` times its gradients: those of its windows as one batch.
+fn first_moments(accumulate: usize, batch: usize) -> (hecate_models::trainer::Report, Vec<f32>) {
+    let optimizer = Constants { beta1: 0.5, clip: None, ..Constants::default() };
+    let mut trainer = trainer("delta", Settings { accumulate, batch, optimizer, ..settings() });
+    let report = trainer.step(&corpus().train.tokens).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let run = hecate_models::checkpoint::Run::new(folder.path());
+    trainer.save(&run).unwrap();
+    let file = std::fs::read(run.checkpoint(1).join("training.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&file).unwrap();
+    let mut means: Vec<_> = file.tensors().into_iter().filter(|(name, _)| name.starts_with("mean.")).collect();
+    means.sort_by(|one, other| one.0.cmp(&other.0));
+    let values = means.iter().flat_map(|(_, array)| array.data().chunks_exact(4));
+    (report, values.map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect())
+}
+
+/// The mean of passes is that of one pass over all their windows; a factor would show in the norm, which AdamW hardly sees.
+#[test]
+fn a_trainer_learns_the_mean_of_its_passes() {
+    let (whole, expected) = first_moments(1, 4);
+    let size = expected.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    assert_relative_eq!(whole.gradient_norm, 2.0 * size, max_relative = 1e-5);
+    for (accumulate, batch) in [(2, 2), (4, 1)] {
+        let (report, found) = first_moments(accumulate, batch);
+        // Sums of other orders: 32 bits' rounding.
+        assert_relative_eq!(report.loss, whole.loss, max_relative = 1e-6);
+        assert_relative_eq!(report.gradient_norm, whole.gradient_norm, max_relative = 1e-5);
+        let apart = found.iter().zip(&expected).map(|(one, other)| f64::from(one - other).powi(2)).sum::<f64>().sqrt();
+        assert!(found.len() == expected.len() && apart <= 1e-5 * size, "{accumulate}: {apart} of {size}");
+    }
+}
+
 #[test]
 fn training_lowers_the_loss() {
     let schedule = Schedule { peak: 0.02, floor: 0.002, warmup: 3, steps: 60 };

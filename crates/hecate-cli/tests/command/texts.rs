@@ -69,7 +69,7 @@ fn a_text_on_the_disk_is_learned_and_measured_alike() {
         // Weights and record of the run after it was resumed.
         let weights = fs::read(workspace.path(out).join("model.safetensors")).unwrap();
         let losses = |mut line: serde_json::Value| {
-            line["tokens_per_second"] = 0.into();
+            (line["tokens_per_second"], line["time"]) = (0.into(), 0.into());
             line.to_string()
         };
         let record: Vec<_> = workspace.record(out).into_iter().map(losses).collect();
@@ -96,7 +96,7 @@ fn peak(workspace: &Workspace, flags: &[&str]) -> usize {
 
 /// As [`peak`], of a process that was started.
 #[cfg(target_os = "linux")]
-fn peak_of(mut child: Child) -> usize {
+pub(super) fn peak_of(mut child: Child) -> usize {
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;
     while child.try_wait().unwrap().is_none() {

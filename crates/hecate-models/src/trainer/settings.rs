@@ -234,7 +234,8 @@ impl RunPlan {
     pub fn of(text: Identity, steps: u64) -> Self {
         let every = (steps / Self::MEASUREMENTS).max(1);
         let (held_out, keep) = (Self::HELD_OUT, Self::KEEP);
-        Self { text: Vec::new(), identity: text, held_out, evaluate_every: every, save_every: every, keep }
+        let (files, json_lines) = (Vec::new(), None);
+        Self { text: files, json_lines, identity: text, held_out, evaluate_every: every, save_every: every, keep }
     }
 
     pub(super) fn check(&self) -> Result<()> {
