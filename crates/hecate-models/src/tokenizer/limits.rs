@@ -44,7 +44,7 @@ pub(super) fn checked(mut file: Value) -> Result<(Value, f64), String> {
         let found = parts.get(name).map_or(Ok(1.0), |part| stages.growth(part, DEPTH));
         let found = found.map_err(|why| format!("its `{name}`: {why}"))?;
         if found > *most {
-            return Err(format!("its `{name}` may make {found:.0} bytes of one, expected at most {most}"));
+            return Err(format!("its `{name}` may make {found:.1e} bytes of one, expected at most {most}"));
         }
         *most = found;
     }
@@ -52,7 +52,7 @@ pub(super) fn checked(mut file: Value) -> Result<(Value, f64), String> {
     if normalizer * pre_tokenizer > GROWTH {
         let found = normalizer * pre_tokenizer;
         return Err(format!(
-            "its `normalizer` and `pre_tokenizer` may make {found:.0} bytes of one, expected at most {GROWTH}"
+            "its `normalizer` and `pre_tokenizer` may make {found:.1e} bytes of one, expected at most {GROWTH}"
         ));
     }
     Ok((file, normalizer * pre_tokenizer))
