@@ -1,7 +1,11 @@
 //! The CPU column: every way in which it computes the linear rules, and the primitives.
 
 use hecate_conformance::{
-    Case, Sizes, assert_close, case, checks::agrees, every_cell_is_tested, oracle::Oracle, record::assert_recorded,
+    Case, Sizes, assert_close, case,
+    checks::{self, agrees},
+    every_cell_is_tested,
+    oracle::Oracle,
+    record::assert_recorded,
     require,
 };
 use hecate_core::{
@@ -81,6 +85,12 @@ fn any_powers_and_mapped_groups() {
         let rule = Memora::<MlpMemory> { read, frozen, ..Memora::default() };
         sizes.iter().for_each(|&sizes| agrees(&[Cpu::new()], &Case::new(rule, sizes, 3), "distributions"));
     }
+}
+
+#[test]
+fn distributions_that_are_uneven_or_alike() {
+    checks::uneven_distributions(&[Cpu::new()]);
+    checks::normed_distributions(&[Cpu::new()]);
 }
 
 /// The same where vector instructions are forbidden.

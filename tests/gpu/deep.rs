@@ -1,8 +1,8 @@
 //! Memories that are functions at sizes that fill a block (a workgroup), that the memory it shares does not hold, and in more
 //! sequences and heads than run at once.
 
-use super::{Gpu, agree};
-use hecate_conformance::{Case, Sizes, oracle::Oracle};
+use super::{Gpu, agree, backends};
+use hecate_conformance::{Case, Sizes, checks, oracle::Oracle};
 use hecate_core::{
     Kernel,
     rules::{Memora, MlpMemory, Moneta, TitansMlp, Yaad, YaadMatrix},
@@ -32,6 +32,18 @@ fn columns_beyond_a_block() {
 fn a_full_block() {
     agrees(<Memora>::default(), Sizes::new(1, 9, 1, 64, 40));
     agrees(<Moneta>::default(), Sizes::new(1, 9, 1, 48, 64));
+}
+
+/// Columns that one element has nearly all of.
+#[test]
+fn uneven_distributions() {
+    checks::uneven_distributions(&backends());
+}
+
+/// Columns that are much the same.
+#[test]
+fn normed_distributions() {
+    checks::normed_distributions(&backends());
 }
 
 #[test]

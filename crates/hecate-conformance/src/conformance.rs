@@ -49,6 +49,7 @@ macro_rules! for_each_check {
         $callback! {
             $($($before)*)?
             forward, backward, anchored, rounding, cut_is_whole, packed_is_separate, token_by_token, repeats, gates_at_limits,
+            anchors_next_to_one,
             correlated_keys, fresh_memory, nan_is_seen, refuses_inputs, refuses_grads
         }
     };

@@ -64,6 +64,20 @@ pub fn gates_at_limits<R: Oracle, B: Kernel<R>>(backends: &[B]) {
     }
 }
 
+/// Less than a group of 16, and more than one of 5.
+const FEW: Sizes = Sizes::new(1, 9, 2, 5, 4);
+
+/// Anchors get `1 − a` of the state's gradient, which next to `a = 1` is a small difference.
+pub fn anchors_next_to_one<R: Oracle, B: Kernel<R>>(backends: &[B]) {
+    for rule in R::all() {
+        for exponent in 1..=9 {
+            let log_a = f64::from(-(10f32.powi(-exponent)));
+            let Some(case) = Case::new(rule, FEW, 33).anchored(34) else { continue };
+            agrees(backends, &case.changed("log_a", |_, _| log_a), &format!("log a = -1e-{exponent}"));
+        }
+    }
+}
+
 /// How much a setting forgets.
 fn forgetting(gate: &str, value: fn(usize) -> f64) -> Forgetting {
     // `a` under `e⁻¹` counts as forgetting; other gates never do.

@@ -5,6 +5,7 @@
 
 pub mod buffers;
 pub mod devices_apart;
+mod distributions;
 mod equations;
 mod limits;
 mod lying_rules;
@@ -12,10 +13,11 @@ pub mod primitive;
 mod refusals;
 mod sequences;
 
+pub use distributions::{normed_distributions, uneven_distributions};
 pub use equations::{anchored, backward, forward, rounding, rounding_of};
 pub(crate) use equations::{stored, stored_case};
 pub(crate) use limits::lean;
-pub use limits::{correlated_keys, fresh_memory, gates_at_limits, nan_is_seen};
+pub use limits::{anchors_next_to_one, correlated_keys, fresh_memory, gates_at_limits, nan_is_seen};
 pub use lying_rules::bears_lying_rules;
 pub use refusals::{refuses_grads, refuses_inputs};
 pub use sequences::{cut_is_whole, packed_is_separate, repeats, token_by_token};
@@ -48,32 +50,6 @@ pub fn agrees<R: Oracle, B: Kernel<R>>(backends: &[B], case: &Case<R>, what: &st
     let truth = solve(case);
     for backend in backends {
         assert_close(&format!("{case}, {what}, on {backend:?}"), &compared(backend, case, &truth));
-    }
-}
-
-/// As [`agrees`] for a case of which 32 bits leave less than is asked. Errors over the limits may be `times` those that `known` has in
-/// the same case, and at most 0.01. It is compared by itself in other cases.
-///
-/// # Panics
-/// As [`agrees`]; where `known` refuses the case.
-pub fn agrees_beside<R: Oracle, A: Kernel<R>, B: Kernel<R>>(
-    known: &A,
-    times: f64,
-    backends: &[B],
-    case: &Case<R>,
-    what: &str,
-) {
-    if backends.is_empty() {
-        return;
-    }
-    let truth = solve(case);
-    let known = compared(known, case, &truth);
-    for backend in backends {
-        let mut found = compared(backend, case, &truth);
-        for (found, known) in found.iter_mut().zip(&known) {
-            found.limit = found.limit.max((times * known.error).min(0.01));
-        }
-        assert_close(&format!("{case}, {what}, on {backend:?}"), &found);
     }
 }
 

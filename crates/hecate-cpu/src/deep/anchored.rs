@@ -5,7 +5,7 @@
 
 use crate::{
     product::{Mat, MatMut, product},
-    recurrent::GroupAnchor,
+    recurrent::{Decay, GroupAnchor},
     rows::{axpy, dot},
 };
 
@@ -13,8 +13,8 @@ use crate::{
 pub(crate) struct AnchorShare<'a> {
     /// `B` of both layers.
     anchor: &'a [f32],
-    /// `A [n]`: products of the retentions.
-    left: Vec<f32>,
+    /// `A` and `1 − A` of each token, `[n]`: products of the retentions.
+    left: Vec<Decay>,
 }
 
 /// Inputs `x [n,K]` of a layer with the layer's anchor `B [K,V]`, and the product of both.
@@ -37,9 +37,9 @@ pub(crate) struct AnchorReadGrads<'a> {
 
 impl<'a> AnchorShare<'a> {
     /// The shares of a chunk's tokens.
-    pub(crate) fn new(GroupAnchor { anchor, retention }: GroupAnchor<'a>) -> Self {
-        let left = retention.iter().scan(1.0, |left, a| {
-            *left *= a;
+    pub(crate) fn new(GroupAnchor { anchor, decays }: GroupAnchor<'a>) -> Self {
+        let left = decays.iter().scan(Decay::NONE, |left, decay| {
+            *left = left.then(*decay);
             Some(*left)
         });
         Self { anchor, left: left.collect() }
@@ -58,7 +58,7 @@ impl<'a> AnchorShare<'a> {
         let mut read = vec![0.0; n * value];
         product(MatMut::new(&mut read, n, value), 0.0, 1.0, Mat::new(x, n, key), Mat::new(layer, key, value));
         let rows = out.chunks_exact_mut(value).zip(read.chunks_exact(value)).zip(&self.left);
-        rows.for_each(|((out, read), left)| axpy(out, 1.0 - left, read));
+        rows.for_each(|((out, read), left)| axpy(out, left.lost, read));
         read
     }
 
@@ -67,7 +67,7 @@ impl<'a> AnchorShare<'a> {
         let (n, AnchorRead { x, layer, read }) = (self.left.len(), call);
         let (key, value) = (x.len() / n, dout.len() / n);
         let rows = dout.chunks_exact(value).zip(&self.left);
-        let shares: Vec<f32> = rows.flat_map(|(dout, left)| dout.iter().map(move |x| (1.0 - left) * x)).collect();
+        let shares: Vec<f32> = rows.flat_map(|(dout, left)| dout.iter().map(|x| left.lost * x)).collect();
         let (shares, layer) = (Mat::new(&shares, n, value), Mat::new(layer, key, value));
         product(MatMut::new(grads.x, n, key), 1.0, 1.0, shares, layer.t());
         product(MatMut::new(grads.layer, key, value), 1.0, 1.0, Mat::new(x, n, key).t(), shares);
@@ -77,12 +77,12 @@ impl<'a> AnchorShare<'a> {
 
     /// Adds to the weights after the chunk what they have of the anchor.
     pub(crate) fn leave(&self, weights: &mut [f32]) {
-        axpy(weights, 1.0 - self.last(), self.anchor);
+        axpy(weights, self.last().lost, self.anchor);
     }
 
     /// Back through [`Self::leave`] from the gradient of the weights after the chunk: to that of `B`, and that of `A`.
     pub(crate) fn leave_back(&self, dweights: &[f32], danchor: &mut [f32], dleft: &mut [f32]) {
-        axpy(danchor, 1.0 - self.last(), dweights);
+        axpy(danchor, self.last().lost, dweights);
         if let Some(left) = dleft.last_mut() {
             *left -= dot(dweights, self.anchor);
         }
@@ -92,12 +92,12 @@ impl<'a> AnchorShare<'a> {
     pub(crate) fn add_gates(&self, dleft: &[f32], dgates: &mut [f32]) {
         let (width, mut sum) = (dgates.len() / self.left.len(), 0.0);
         for (gates, (left, dleft)) in dgates.chunks_exact_mut(width).zip(self.left.iter().zip(dleft)).rev() {
-            sum += left * dleft;
+            sum += left.a * dleft;
             gates[0] += sum;
         }
     }
 
-    fn last(&self) -> f32 {
-        self.left.last().copied().unwrap_or(1.0)
+    fn last(&self) -> Decay {
+        self.left.last().copied().unwrap_or(Decay::NONE)
     }
 }

@@ -51,7 +51,7 @@ impl<'a> TokenBackward<'a> {
     /// What the token found.
     #[inline(always)]
     fn found(&self) -> Found<'a> {
-        Found { a: self.gates.a, state: self.states.old, anchor: self.anchor }
+        Found { decay: self.gates.decay, state: self.states.old, anchor: self.anchor }
     }
 }
 
@@ -194,7 +194,7 @@ impl DeepCell {
         grads: &mut TokenGrads<'_>,
     ) {
         let dstates = [dstate, danchor];
-        let Gates { a, eta, theta, .. } = at.gates;
+        let Gates { decay, eta, theta, .. } = at.gates;
         // Mapped states have no momentum.
         let [da, deta] = match self.spec.retention {
             Retention::Kl { scale } => [self.write_vjp_columns(at, scale, dstates, scratch, grads.q), 0.0],
@@ -204,7 +204,7 @@ impl DeepCell {
         let Scratch { hidden, value, key, .. } = scratch;
         let ([du_o], [dh, ddelta]) = (split(value, self.value), split(hidden, self.d()));
         // The gates are logarithms: their gradients carry the gate itself as a factor.
-        grads.gates[0] = a * da;
+        grads.gates[0] = decay.a * da;
         // Gates come in the order `log_a`, `log_eta`, `theta`, `delta`, without those that the rule does not have.
         let momentum = usize::from(self.form.momentum());
         if self.form.momentum() {
@@ -239,7 +239,8 @@ impl DeepCell {
         // The memory that the token read: after its write, or before.
         let seen = if self.spec.read == Read::After { states.new } else { states.old };
         // Without momentum `ds` is empty, and so are both its parts.
-        let (cut, Gates { a, momentum, theta, .. }) = (first.min(ds.len()), at.gates);
+        let (cut, Gates { decay, momentum, theta, .. }) = (first.min(ds.len()), at.gates);
+        let a = decay.a;
         let ((dm, dm_high), (ds, ds_high)) = (dm.split_at_mut(first), ds.split_at_mut(cut));
         let ((m, m_high), (s, s_high)) = (old.split_at(first), old_s.split_at(cut));
         // The last layer comes first: its read's gradient goes on to the hidden layer.
@@ -338,7 +339,7 @@ impl DeepCell {
     ) -> f32 {
         let ((first, all), (d, v)) = (self.sizes(), (self.d(), self.value));
         let TokenBackward { token, states, record, .. } = at;
-        let Scratch { hidden, value, key, zeros, seen: weights, shared, late, .. } = scratch;
+        let Scratch { hidden, value, key, zeros, seen: weights, shared, late, query: centred, .. } = scratch;
         let weights = self.to_weights(states.new, weights, *shared);
         // Powers that come without their columns' factors get them on the way.
         let (factors, factors_high) = if late.on { late.factors.split_at(d) } else { Default::default() };
@@ -353,6 +354,7 @@ impl DeepCell {
         let zeros: &[f32] = zeros;
         // A query of zeros adds nothing to a gradient, and saves a second kind of pass.
         let query = |q| if after { q } else { zeros };
+        let norms = self.spec.structure.norm();
         let ((dx, dx_high), (w, w_high)) = (dstate.split_at_mut(first), weights.layers.split_at(first));
         let (danchor, danchor_high) = danchor.split_at_mut(first.min(danchor.len()));
         let [found, found_high] = at.found().layers(first);
@@ -360,18 +362,22 @@ impl DeepCell {
         let mut high = 0.0;
         if self.hidden.is_some() {
             dpre.fill(0.0);
-            let (y, z, dy, dz, q) = (record.h, record.u_o, &mut *dh, &mut *du_o, query(record.read_h));
+            let read_h = query(record.read_h);
+            let q = if norms { softmax::centred(read_h, centred) } else { read_h };
+            let (y, z, dy, dz) = (record.h, record.u_o, &mut *dh, &mut *du_o);
             let (found, dx, danchor, w) = (found_high, &mut dx_high[..all - first], danchor_high, w_high);
             let (dout, dq, factors) = (&*dread, &mut *dpre, factors_high);
             high = softmax::KlWriteBackward { found, scale, dx, danchor, w, factors, q, dout, dq, y, z, dy, dz }.run();
+            if norms {
+                softmax::centre(dpre);
+            }
             dpre.iter_mut().zip(record.read_slope).for_each(|(dpre, slope)| *dpre *= slope);
         }
         let (dout, z, dz, factors) = match self.hidden {
             Some(_) => (&*dpre, record.delta, ddelta, factors),
             None => (&*dread, record.u_o, du_o, factors_high),
         };
-        let q = query(token.q);
-        let (y, dy) = (token.k, key);
+        let (y, dy, q) = (token.k, key, query(token.q));
         high + softmax::KlWriteBackward { found, scale, dx, danchor, w, factors, q, dout, dq, y, z, dy, dz }.run()
     }
 }

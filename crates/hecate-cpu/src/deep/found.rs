@@ -3,15 +3,18 @@
 //! Passes multiply `X − B` by `a` and add `B`, so that a state at its anchor stays there whatever `a` is. On the way back
 //! `X − B` is what the gradient of `a` meets, and `1 − a` of the state's gradient goes to the anchor.
 
-use crate::simd::{load_part, store_part};
+use crate::{
+    recurrent::Decay,
+    simd::{load_part, store_part},
+};
 use pulp::Simd;
 use std::slice::ChunksExact;
 
 /// `B + a (X − B)` of a matrix `[K,V]`, or of both after each other.
 #[derive(Clone, Copy)]
 pub(crate) struct Found<'a> {
-    /// Retention.
-    pub(crate) a: f32,
+    /// Retention `a`, and what the anchor gets.
+    pub(crate) decay: Decay,
     /// `X`.
     pub(crate) state: &'a [f32],
     /// `B`; empty where that is zero.

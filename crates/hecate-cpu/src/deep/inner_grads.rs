@@ -41,6 +41,8 @@ pub(super) struct InnerGrads {
     pub(super) values: [Vec<f32>; 2],
     /// Gates `[n]`; `ones` stands for `w`.
     pub(super) a: Vec<f32>,
+    /// `1 − a` where there is an anchor, else of no consequence, `[n]`.
+    pub(super) lost: Vec<f32>,
     /// `[n]`; empty without momentum.
     pub(super) eta: Vec<f32>,
     /// `[n]`.
@@ -91,7 +93,7 @@ impl InnerGrads {
         for x in [&mut self.error, &mut self.u, &mut self.u_o, high] {
             fit(x, n * v);
         }
-        for x in [&mut self.shrink, &mut self.a, &mut self.theta, &mut self.threshold] {
+        for x in [&mut self.shrink, &mut self.a, &mut self.lost, &mut self.theta, &mut self.threshold] {
             fit(x, n);
         }
         fit(&mut self.normed, if norm { n * v } else { 0 });
@@ -170,8 +172,9 @@ impl DeepCell {
         // Only with momentum does it have elements.
         inner.eta.clear();
         for (t, gates) in rows.gates.chunks_exact(rows.gates.len() / rows.tokens).enumerate() {
-            let Gates { a, eta, theta, delta, .. } = self.gates(gates);
-            inner.a[t] = anchor.map_or(a, |anchor| anchor.retention[t]);
+            let Gates { decay, eta, theta, delta, .. } = self.gates(gates);
+            let decay = anchor.map_or(decay, |anchor| anchor.decays[t]);
+            (inner.a[t], inner.lost[t]) = (decay.a, decay.lost);
             (inner.theta[t], inner.threshold[t]) = (theta, delta);
             if self.form.momentum() {
                 inner.eta.push(eta);

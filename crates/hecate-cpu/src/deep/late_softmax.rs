@@ -78,15 +78,15 @@ impl LateWrite<'_> {
             shift[n] = simd.select_f32s(outside, top[n], shift[n]);
             any |= simd.first_true_m32s(outside) < S::F32_LANES;
         }
-        // Rare enough for a second pass, which finds what was written in `x`.
+        // Rare enough for a second pass, which takes the maximum off what was written: with it the logarithm would round.
         if any {
             [sum, read] = self.powers(simd, column, shift);
         }
-        let Self { shift: to, factors, scale, out, .. } = self;
-        let scale = simd.splat_f32s(*scale);
+        let Self { shift: to, factors, scale, y, out, .. } = self;
+        let [scale, share] = [*scale, (y.len() as f32).recip()].map(|x| simd.splat_f32s(x));
         for n in 0..WIDTH {
             // The log-softmax takes off the logarithm of the sum, the softmax divides by the sum itself.
-            shift[n] = simd.add_f32s(shift[n], logarithms(simd, sum[n]));
+            shift[n] = logarithms(simd, simd.mul_f32s(share, sum[n]));
             sum[n] = simd.div_f32s(scale, sum[n]);
             read[n] = simd.mul_f32s(read[n], sum[n]);
         }
@@ -105,7 +105,7 @@ impl LateWrite<'_> {
         [sum, read]: [&mut [S::f32s; WIDTH]; 2],
     ) -> [S::f32s; WIDTH] {
         let Self { found, y, x, w, q, .. } = self;
-        let (width, a) = (self.z.len(), simd.splat_f32s(found.a));
+        let (width, a) = (self.z.len(), simd.splat_f32s(found.decay.a));
         // A maximum may lose a NaN. It reaches the sum, and from there the whole column.
         let mut top = [simd.splat_f32s(f32::NEG_INFINITY); WIDTH];
         let ([olds, mut anchors], mut weights) = (found.rows(width), w.chunks_exact_mut(width));
@@ -132,7 +132,7 @@ impl LateWrite<'_> {
         top
     }
 
-    /// Powers of the written columns less `shift`, once more: their sums, and what the query reads of them.
+    /// Takes `shift` off the written columns. Returns sums of their powers, and what the query reads of them.
     ///
     /// Each column for itself, so that no column depends on its neighbours or on the vectors' width.
     #[inline(always)]
@@ -140,10 +140,13 @@ impl LateWrite<'_> {
         // The powers before these, which may have been 0 or infinite, are written over.
         let (width, mut weights) = (self.z.len(), self.w.chunks_exact_mut(self.z.len()));
         let [mut sum, mut read] = [[simd.splat_f32s(0.0); WIDTH]; 2];
-        for (x, q) in self.x.chunks_exact(width).zip(self.q) {
-            let (mut power, q) = (load_part::<S, WIDTH>(simd, &x[column..]), simd.splat_f32s(*q));
+        for (x, q) in self.x.chunks_exact_mut(width).zip(self.q) {
+            let (mut moved, q) = (load_part::<S, WIDTH>(simd, &x[column..]), simd.splat_f32s(*q));
+            (0..WIDTH).for_each(|n| moved[n] = simd.sub_f32s(moved[n], shift[n]));
+            store_part(simd, &mut x[column..], moved);
+            let mut power = moved;
             for n in 0..WIDTH {
-                power[n] = exp_vector(simd, simd.sub_f32s(power[n], shift[n]));
+                power[n] = exp_vector(simd, moved[n]);
                 sum[n] = simd.add_f32s(sum[n], power[n]);
                 read[n] = simd.mul_add_e_f32s(q, power[n], read[n]);
             }
@@ -158,6 +161,7 @@ impl LateWrite<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recurrent::Decay;
     use approx::assert_abs_diff_eq;
 
     /// Neither is a multiple of any vector's width.
@@ -176,7 +180,7 @@ mod tests {
         let ([y, q], z) = ([seed, seed + 1].map(|seed| wave(ROWS, seed)), wave(WIDTH, seed + 2));
         let [mut x, mut w] = [(); 2].map(|()| vec![f32::NAN; ROWS * WIDTH]);
         let ([mut factors, mut out], found) =
-            ([(); 2].map(|()| vec![0.0; WIDTH]), Found { a: 0.9, state: old, anchor });
+            ([(); 2].map(|()| vec![0.0; WIDTH]), Found { decay: Decay { a: 0.9, lost: 0.1 }, state: old, anchor });
         let [(to, powers), (factors, read)] = [(&mut x, &mut w), (&mut factors, &mut out)];
         LateWrite { found, shift, step, y: &y, z: &z, x: to, w: powers, factors, scale: 3.0, q: &q, out: read }.run();
         w.chunks_exact_mut(WIDTH).for_each(|row| row.iter_mut().zip(&*factors).for_each(|(w, factor)| *w *= factor));
@@ -217,7 +221,9 @@ mod tests {
                 // Elements are rounded to their own size, up to 300 in the third token.
                 let epsilon = 4.0 * f64::from(f32::EPSILON) * 600.0;
                 for (i, (x, w)) in x.iter().zip(&w).enumerate() {
-                    assert_abs_diff_eq!(f64::from(*x) - f64::from(shift[i % WIDTH]), next[i], epsilon = epsilon);
+                    // They count from equal shares.
+                    let x = f64::from(*x) - f64::from(shift[i % WIDTH]) - (ROWS as f64).ln();
+                    assert_abs_diff_eq!(x, next[i], epsilon = epsilon);
                     assert_abs_diff_eq!(f64::from(*w), weights[i], epsilon = 3.0 * epsilon);
                 }
                 // What is read is a sum of weights times queries of at most 1.

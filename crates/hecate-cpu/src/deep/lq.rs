@@ -157,7 +157,7 @@ impl<S: Simd, const Q: u32> Panel<S> for WritePanels<'_, '_, Powers<S, Q>> {
     #[inline(always)]
     fn panel<const N: usize>(&mut self, simd: S, column: usize) {
         let LqWrite { found, step, x, y, new, weights, query, out, .. } = &mut *self.call;
-        let (width, a, y) = (y.len(), simd.splat_f32s(found.a), load_part::<S, N>(simd, &y[column..]));
+        let (width, a, y) = (y.len(), simd.splat_f32s(found.decay.a), load_part::<S, N>(simd, &y[column..]));
         let [mut read, mut norms] = [[simd.splat_f32s(0.0); N]; 2];
         let ([olds, mut anchors], mut weights) = (found.rows(width), weights.chunks_exact_mut(width));
         let rows = new.chunks_exact_mut(width).zip(olds);
@@ -262,7 +262,7 @@ impl<S: Simd, const Q: u32> Panel<S> for BackwardPanels<'_, '_, S, Powers<S, Q>>
         let AtState { factor, slopes: [own, through], shared } = self.at;
         let [factor, own, through, shared] = [factor, own, through, shared].map(|x| simd.splat_f32s(x));
         // What is kept of a state's distance from its anchor, and what the anchor gets.
-        let [a, lost] = [found.a, 1.0 - found.a].map(|x| simd.splat_f32s(x));
+        let [a, lost] = [found.decay.a, found.decay.lost].map(|x| simd.splat_f32s(x));
         let (width, y) = (y.len(), load_part::<S, N>(simd, &y[column..]));
         let dout = load_part::<S, N>(simd, &dout[column..]);
         let (mut da, mut sums) = (*self.da, [simd.splat_f32s(0.0); N]);

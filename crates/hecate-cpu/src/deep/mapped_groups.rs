@@ -19,7 +19,8 @@ use super::{
 use crate::{
     product::{Mat, MatMut, product},
     recurrent::{
-        Cell as _, GroupAnchor, GroupBackward, GroupForward, StateGrads, Token, TokenGrads, TokenRows, TokenStates,
+        Cell as _, Decay, GroupAnchor, GroupBackward, GroupForward, StateGrads, Token, TokenGrads, TokenRows,
+        TokenStates,
     },
     rows::axpy,
     simd::wide,
@@ -83,7 +84,8 @@ impl DeepCell {
 
     /// Gates of token `t`. The chunk's retention stands for the gate's, which is 1 where there is an anchor.
     fn gates_of(&self, chunk: &ChunkTokens<'_>, t: usize) -> Gates {
-        Gates { a: chunk.inner.a[t], ..self.gates(self.token_of(chunk.rows, t).gates) }
+        let decay = Decay { a: chunk.inner.a[t], lost: chunk.inner.lost[t] };
+        Gates { decay, ..self.gates(self.token_of(chunk.rows, t).gates) }
     }
 
     /// Token `t` forward.
@@ -160,22 +162,22 @@ impl DeepCell {
         self.inner_grads(rows, weights, anchor, inner);
         let (n, (key, d, v), inputs) = (rows.tokens, (self.key, self.d(), self.value), self.inputs());
         // What the tokens after it leave of each write, and all of them of the state, `[n]`.
-        let (mut left, mut whole) = (vec![1.0; n], 1.0);
-        for (left, a) in left.iter_mut().zip(&inner.a).rev() {
-            *left = whole;
-            whole *= a;
+        let (mut left, mut whole) = (vec![1.0; n], Decay::NONE);
+        for (left, (&a, &lost)) in left.iter_mut().zip(inner.a.iter().zip(&inner.lost)).rev() {
+            *left = whole.a;
+            whole = Decay { a, lost }.then(whole);
         }
         inner.values.iter_mut().for_each(|values| scale_rows(values, left.iter().copied()));
         let ([low_values, high_values], (low, high)) = (&inner.values, state.split_at_mut(self.low()));
         if self.hidden.is_some() {
             let (k, values) = (Mat::new(rows.k, n, key), Mat::new(low_values, n, d));
-            product(MatMut::new(low, key, d), whole, 1.0, k.t(), values);
+            product(MatMut::new(low, key, d), whole.a, 1.0, k.t(), values);
         }
         let (h, values) = (Mat::new(self.keys_of(rows, inner), n, inputs), Mat::new(high_values, n, v));
-        product(MatMut::new(high, inputs, v), whole, 1.0, h.t(), values);
+        product(MatMut::new(high, inputs, v), whole.a, 1.0, h.t(), values);
         // Whatever is forgotten of the state goes to the anchor, and so does what is forgotten of the anchor's part.
         if let Some(GroupAnchor { anchor, .. }) = anchor {
-            axpy(state, 1.0 - whole, anchor);
+            axpy(state, whole.lost, anchor);
         }
         if let Retention::Kl { scale } = self.spec.retention {
             // Its pass is that of a token that writes and reads nothing.
@@ -186,7 +188,7 @@ impl DeepCell {
                 let (y, z, q) = (&zeros[..rows], &zeros[..out.len()], &zeros[..rows]);
                 let (old, x, w) = (&point.weights[part.clone()], &mut state[part.clone()], &mut seen.weights[part]);
                 // Forgetting and writes are in `old` already.
-                let found = Found { a: 1.0, state: old, anchor: &[] };
+                let found = Found { decay: Decay::NONE, state: old, anchor: &[] };
                 KlWrite { found, step: 0.0, y, z, x, w, scale, q, out, tiles }.run();
             }
         }

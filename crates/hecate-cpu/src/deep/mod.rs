@@ -36,7 +36,7 @@ mod write;
 use crate::{
     fused_gemv::{Momentum, add_transposed, read},
     linear::chunk_backward,
-    recurrent::{Cell, GroupedForm, Recurrent, StepBackward, StepForward, Token, heads},
+    recurrent::{Cell, Decay, GroupedForm, Recurrent, StepBackward, StepForward, Token, heads},
     rows::{axpy, scale},
 };
 use activation::activate;
@@ -88,6 +88,8 @@ pub(crate) struct Scratch {
     zeros: Vec<f32>,
     /// Columns that a log-softmax works on; empty for other retentions.
     tiles: Vec<f32>,
+    /// For columns that are distributions: a query whose mean is taken off, as long as the longest.
+    query: Vec<f32>,
     /// For tokens of a group whose log-softmaxes come late.
     late: Late,
     /// Of both layers, where frozen groups go through the linear engine.
@@ -114,7 +116,7 @@ struct Late {
 #[derive(Clone, Copy)]
 struct Gates {
     /// Retention.
-    a: f32,
+    decay: Decay,
     /// Momentum, of no consequence without.
     momentum: Momentum,
     /// `η`; 0 without.
@@ -179,12 +181,12 @@ impl DeepCell {
     #[inline(always)]
     fn gates(&self, gates: &[f32]) -> Gates {
         let after = usize::from(self.form.momentum());
-        let (a, log_eta) = (gates[0].exp(), if self.form.momentum() { gates[1] } else { f32::NEG_INFINITY });
+        let (decay, log_eta) = (Decay::of(gates[0]), if self.form.momentum() { gates[1] } else { f32::NEG_INFINITY });
         let ahead = self.spec.looks_ahead();
         Gates {
-            a,
+            decay,
             eta: log_eta.exp(),
-            momentum: if ahead { Momentum::look_ahead(a, log_eta) } else { Momentum::heavy_ball(log_eta.exp()) },
+            momentum: if ahead { Momentum::look_ahead(decay.a, log_eta) } else { Momentum::heavy_ball(log_eta.exp()) },
             theta: gates[1 + after],
             delta: if let AttentionalBias::Huber(_) = self.spec.bias { gates[2 + after] } else { 0.0 },
         }
@@ -235,9 +237,10 @@ impl DeepCell {
         }
         let MappedWeights { weights, norms, factors } = mapped;
         if !there {
-            norms[0] = retention::to_weights(self.spec.retention, &state[..first], &mut weights[..first]);
+            norms[0] = retention::to_weights(self.spec.retention, self.key, &state[..first], &mut weights[..first]);
             if first < all {
-                norms[1] = retention::to_weights(self.spec.retention, &state[first..all], &mut weights[first..all]);
+                let (x, w) = (&state[first..all], &mut weights[first..all]);
+                norms[1] = retention::to_weights(self.spec.retention, self.inputs(), x, w);
             }
             *factors = [1.0; 2];
         }
@@ -330,6 +333,7 @@ impl Cell for DeepCell {
             key: vec![0.0; self.key],
             zeros: vec![0.0; self.key.max(self.d()).max(self.value)],
             tiles: vec![0.0; self.tiles()],
+            query: vec![0.0; self.key.max(self.d())],
             late: Late::default(),
             layers: Default::default(),
             inner: InnerGrads::default(),
@@ -377,6 +381,16 @@ impl Cell for DeepCell {
         if self.spec.looks_ahead() { self.sizes().1 } else { 0 }
     }
 
+    fn shift(&self, state: &mut [f32], sign: f32) {
+        if let Retention::Kl { .. } = self.spec.retention {
+            let (low, high) = state.split_at_mut(self.low());
+            for (layer, rows) in [(low, self.key), (high, self.inputs())] {
+                let equal = sign * (rows as f32).ln();
+                layer.iter_mut().for_each(|x| *x += equal);
+            }
+        }
+    }
+
     fn renormed(&self) -> &[[usize; 2]] {
         &self.renormed
     }
@@ -389,7 +403,7 @@ impl Cell for DeepCell {
 
     fn scratch_bytes(&self) -> usize {
         let (_, all) = self.sizes();
-        let token = if self.is_mapped() { 2 * all } else { 0 } + 8 * (self.d() + self.value) + 3 * self.key;
+        let token = if self.is_mapped() { 2 * all } else { 0 } + 8 * (self.d() + self.value) + 4 * self.key + self.d();
         let states = if self.is_mapped() { self.mapped_group_elements() } else { 0 };
         let group = if self.groups().is_some() { self.group_elements() + states } else { 0 };
         4 * (token + group + self.tiles())

@@ -73,13 +73,13 @@ macro_rules! by_power {
     };
 }
 
-/// Weights of one matrix from its state, of the same length; returns its `ν`.
+/// Weights of one matrix of so many rows from its state, of the same length; returns its `ν`.
 /// Not called for [`Retention::Decay`], where they are the same.
 #[inline(always)]
-pub(super) fn to_weights(retention: Retention, x: &[f32], w: &mut [f32]) -> f32 {
+pub(super) fn to_weights(retention: Retention, rows: usize, x: &[f32], w: &mut [f32]) -> f32 {
     match retention {
         Retention::Decay => w.copy_from_slice(x),
-        Retention::Kl { scale } => softmax::to_weights(scale, x, w),
+        Retention::Kl { scale } => softmax::to_weights(scale / rows as f32, x, w),
         Retention::Lq { q, map } => {
             let norm = norm(x, q);
             // Both maps divide by the same power of the norm.

@@ -1,12 +1,14 @@
 //! Weights that are a distribution down each column: the log-softmax of (55), fused with what a token does around it.
 //!
-//! The state `X [K,V]` is the log-softmax of each column, and the weights are `c eˣ`.
+//! The state `X [K,V]` is the log-softmax of each column, and the weights are `c eˣ`. Inside of the engine `X` counts from equal
+//! shares, as `X + ln K`: then weights are `c/K eˣ`, and columns that are near equal keep the digits in which they differ.
 //! A write thus changes a column as a whole: maximum, sum and quotient run down `K`.
 //! The passes here do the write, the softmax and the read together, so that states and weights are fetched once.
 
 use super::found::{Found, add_given, load_found};
 use crate::{
     primitives::exp::{exp_vector, ln},
+    rows::sum,
     simd::{Panel, dispatch, load_part, panels, store_part},
 };
 use pulp::{Simd, WithSimd};
@@ -20,7 +22,7 @@ pub(super) fn tiles(rows: usize) -> usize {
     2 * LANES * rows
 }
 
-/// `w = c eˣ` of a log-softmax `x`, element by element. All arguments of the exponential are at most 0.
+/// `w = c eˣ` of a log-softmax `x`, element by element.
 #[inline(always)]
 pub(super) fn to_weights(scale: f32, x: &[f32], w: &mut [f32]) {
     dispatch(ToWeights { scale, x, w });
@@ -48,8 +50,29 @@ impl WithSimd for ToWeights<'_> {
     }
 }
 
-/// Largest and smallest maximum of a column whose powers are taken as they are. Their sums are far from the ends of 32 bits.
-pub(super) const MODERATE: f32 = 40.0;
+/// Largest and smallest maximum of a column whose powers are taken as they are. The logarithm of their sum is no larger than those
+/// of a log-softmax itself, so that it rounds no more than they do.
+pub(super) const MODERATE: f32 = 10.0;
+
+/// Takes the mean off what goes into a layer of distributions behind which there is a norm, or off the gradient of that.
+///
+/// Columns have one sum, so all outputs have the same of the mean, and the norm takes it off. Rounded sums differ a little. That
+/// may be all the norm can tell outputs apart by, where those are much the same. Gradients through the norm sum to 0, and so do
+/// these.
+#[inline(always)]
+pub(super) fn centre(x: &mut [f32]) {
+    let mean = (sum(x) / x.len() as f64) as f32;
+    x.iter_mut().for_each(|x| *x -= mean);
+}
+
+/// A centred copy at the start of `to`.
+#[inline(always)]
+pub(super) fn centred<'t>(x: &[f32], to: &'t mut [f32]) -> &'t [f32] {
+    let to = &mut to[..x.len()];
+    to.copy_from_slice(x);
+    centre(to);
+    to
+}
 
 /// `x = log-softmax(x₀ + step yᵀ z)` of what was found, down each column, `w = c eˣ`, and the read `out = q w`.
 pub(super) struct KlWrite<'a> {
@@ -103,15 +126,15 @@ impl KlWrite<'_> {
         let [shift, sum] = self.powers(simd, &part);
         let KlWrite { y, z, x, w, scale, q, out, tiles, .. } = self;
         let (width, [low, high]) = (z.len(), halves::<S>(tiles, y.len()));
-        // The log-softmax takes off the logarithm of the sum.
-        let shift = simd.add_f32s(shift, logarithms(simd, sum));
+        // The log-softmax takes off the logarithm of the sum, after the largest element: their sum would round.
+        let log = logarithms(simd, simd.mul_f32s(sum, simd.splat_f32s((y.len() as f32).recip())));
         // The softmax divides by the sum itself; `c` scales it.
         let (factor, mut read) = (simd.div_f32s(simd.splat_f32s(*scale), sum), simd.splat_f32s(0.0));
         let rows = x.chunks_exact_mut(width).zip(w.chunks_exact_mut(width)).zip(*q);
         for (((x, w), q), (tile, power)) in rows.zip(low.iter().zip(&*high)) {
             let weight = simd.mul_f32s(*power, factor);
             read = simd.mul_add_e_f32s(simd.splat_f32s(*q), weight, read);
-            store_row(simd, x, &part, simd.sub_f32s(*tile, shift));
+            store_row(simd, x, &part, simd.sub_f32s(simd.sub_f32s(*tile, shift), log));
             store_row(simd, w, &part, weight);
         }
         store_row(simd, out, &part, read);
@@ -123,7 +146,7 @@ impl KlWrite<'_> {
     #[inline(always)]
     fn powers<S: Simd>(&mut self, simd: S, part: &Range<usize>) -> [S::f32s; 2] {
         let KlWrite { found, step, y, z, tiles, .. } = self;
-        let (width, a, [low, high]) = (z.len(), simd.splat_f32s(found.a), halves::<S>(tiles, y.len()));
+        let (width, a, [low, high]) = (z.len(), simd.splat_f32s(found.decay.a), halves::<S>(tiles, y.len()));
         // The block's columns of the update's row side.
         let z = simd.mul_f32s(simd.splat_f32s(*step), simd.partial_load_f32s(&z[part.clone()]));
         // A maximum may lose a NaN. It reaches the sum, and from there the whole column.
@@ -297,7 +320,7 @@ impl<S: Simd> Panel<S> for KlBackwardPanels<'_, '_, S> {
         let KlWriteBackward { found, scale, dx, danchor, w, y, z, dy, dz, .. } = &mut *self.call;
         let (width, z) = (z.len(), load_part::<S, N>(simd, &z[column..]));
         // What is kept of a state's distance from its anchor, and what the anchor gets.
-        let [a, lost] = [found.a, 1.0 - found.a].map(|x| simd.splat_f32s(x));
+        let [a, lost] = [found.decay.a, found.decay.lost].map(|x| simd.splat_f32s(x));
         // The softmax's gradient takes off the column's sum, weighed by the column itself.
         let (share, count) = (simd.splat_f32s(-scale.recip()), simd.splat_f32s((y.len() as f32).recip()));
         for n in 0..N {
@@ -333,6 +356,7 @@ impl<S: Simd> Panel<S> for KlBackwardPanels<'_, '_, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recurrent::Decay;
 
     #[test]
     fn columns_of_any_height_are_log_softmaxes() {
@@ -346,7 +370,7 @@ mod tests {
         let (mut x, mut w, mut out) = (vec![0.0; rows * width], vec![0.0; rows * width], vec![0.0; width]);
         let (a, step, scale, mut tiles) = (0.9, -0.5, 3.0, vec![0.0; tiles(rows)]);
         let [x_mut, w_mut, out_mut, tiles] = [&mut x, &mut w, &mut out, &mut tiles].map(|x| &mut x[..]);
-        let found = Found { a, state: &old, anchor: &[] };
+        let found = Found { decay: Decay { a, lost: 1.0 - a }, state: &old, anchor: &[] };
         let call = KlWrite { found, step, y: &y, z: &z, x: x_mut, w: w_mut, scale, q: &q, out: out_mut, tiles };
         call.run();
         for j in 0..width {
@@ -360,6 +384,8 @@ mod tests {
                 let (expected, at) = (written(i) - log_sum, i * width + j);
                 let weight = f64::from(scale) * expected.exp();
                 read += f64::from(*q) * weight;
+                // They count from equal shares.
+                let expected = expected + (rows as f64).ln();
                 assert!((f64::from(x[at]) - expected).abs() <= bound, "x[{i},{j}] = {}, not {expected}", x[at]);
                 assert!((f64::from(w[at]) - weight).abs() <= bound * weight.max(1e-30), "w[{i},{j}] = {}", w[at]);
             }

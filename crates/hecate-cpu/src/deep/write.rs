@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     fused_gemv::{FusedUpdate, read},
-    recurrent::Token,
+    recurrent::{Decay, Token},
     rows::{axpy, scale},
     simd::ColumnKernel as _,
 };
@@ -39,6 +39,8 @@ pub(super) struct Advance<'a, 'r> {
 struct LayerWeights<'a> {
     /// Of the layer; empty where that is zero.
     anchor: &'a [f32],
+    /// Of the token.
+    decay: Decay,
     /// As large as the layer.
     weights: &'a mut [f32],
     /// Shifts and factors of a log-softmax that comes late; none where it does not.
@@ -47,6 +49,9 @@ struct LayerWeights<'a> {
     norm: &'a mut f32,
     /// What the weights are to be multiplied by.
     factor: &'a mut f32,
+    /// A place for the query, and whether its mean is taken off, because a norm is behind the layer ([`softmax::centre`]).
+    query: &'a mut [f32],
+    centres: bool,
 }
 
 impl Late {
@@ -91,8 +96,9 @@ impl DeepCell {
     /// The token reads on the way, into `out [V]`, where [`Self::reads_on_write`] says so.
     #[inline(always)]
     fn write(&self, step: &mut Advance<'_, '_>, scratch: &mut Scratch) {
-        let Advance { token, gates: Gates { a, momentum, theta, .. }, old, anchor, new, record, out } = step;
-        let (a, momentum, anchor) = (*a, *momentum, *anchor);
+        let Advance { token, gates: Gates { decay, momentum, theta, .. }, old, anchor, new, record, out } = step;
+        let (decay, momentum, anchor) = (*decay, *momentum, *anchor);
+        let a = decay.a;
         let ((first, all), before) = (self.sizes(), self.spec.read == Read::Before);
         let reads = self.reads_on_write();
         let ((old, old_s), (new, new_s)) = (old.split_at(all), new.split_at_mut(all));
@@ -100,7 +106,8 @@ impl DeepCell {
         let cut = first.min(old_s.len());
         let ((old_s, old_s_high), (s, s_high)) = (old_s.split_at(cut), new_s.split_at_mut(cut));
         let ((old, old_high), (m, m_high)) = (old.split_at(first), new.split_at_mut(first));
-        let Scratch { hidden, zeros, tiles, seen, late, .. } = scratch;
+        let Scratch { hidden, zeros, tiles, seen, late, query, .. } = scratch;
+        let norms = self.spec.structure.norm();
         let (keeps, [late, mut late_high]) = (late.keeps || !late.on, late.layers(self.d()));
         let cut = first.min(seen.weights.len());
         let (mut weights, mut weights_high) = seen.weights.split_at_mut(cut);
@@ -111,7 +118,8 @@ impl DeepCell {
         let ([norm, norm_high], [factor, factor_high]) = (&mut seen.norms, &mut seen.factors);
         let (anchor, anchor_high) = anchor.split_at(first.min(anchor.len()));
         let late = if self.hidden.is_some() { late } else { late_high.take() };
-        let made = LayerWeights { anchor, weights, late, norm, factor };
+        let centres = norms && self.hidden.is_none();
+        let made = LayerWeights { anchor, decay, weights, late, norm, factor, query: &mut *query, centres };
         // A query of zeros reads nothing: the passes have no branch for it.
         let q = if reads { token.q } else { &zeros[..self.key] };
         let (step, old) = (-*theta, [old, old_s]);
@@ -130,7 +138,7 @@ impl DeepCell {
         let (old, m, s) = ([old_high, old_s_high], m_high, s_high);
         let write = FusedUpdate { a, momentum, step, x: record.h, y: record.u_o, old, m, s, q, before, out };
         let (anchor, weights, norm, factor) = (anchor_high, weights_high, norm_high, factor_high);
-        let made = LayerWeights { anchor, weights, late: late_high, norm, factor };
+        let made = LayerWeights { anchor, decay, weights, late: late_high, norm, factor, query, centres: norms };
         self.write_layer(write, made, record.read_output, tiles);
     }
 
@@ -139,19 +147,20 @@ impl DeepCell {
     /// With L_q the weights and their norm are made in the same pass. `output` gets what was read, unless it is empty.
     #[inline(always)]
     fn write_layer(&self, write: FusedUpdate<'_>, made: LayerWeights<'_>, output: &mut [f32], tiles: &mut [f32]) {
-        let LayerWeights { anchor, weights, late, norm, factor } = made;
+        let LayerWeights { anchor, decay, weights, late, norm, factor, query, centres } = made;
         match self.spec.retention {
             Retention::Kl { scale } => {
-                let FusedUpdate { a, step, x: y, y: z, old: [state, _], m: x, q, out, .. } = write;
-                let found = Found { a, state, anchor };
+                let FusedUpdate { step, x: y, y: z, old: [state, _], m: x, q, out, .. } = write;
+                let found = Found { decay, state, anchor };
+                let q = if centres { softmax::centred(q, query) } else { q };
                 if let Some([shift, factors]) = late {
                     return LateWrite { found, shift, step, y, z, x, w: weights, factors, scale, q, out }.run();
                 }
                 softmax::KlWrite { found, step, y, z, x, w: weights, scale, q, out, tiles }.run();
             }
             Retention::Lq { q, map } if self.reads_on_write() => {
-                let FusedUpdate { a, step, x, y, old: [state, _], m: new, q: query, out, .. } = write;
-                let (map, found) = (LqMap { q, map }, Found { a, state, anchor });
+                let FusedUpdate { step, x, y, old: [state, _], m: new, q: query, out, .. } = write;
+                let (map, found) = (LqMap { q, map }, Found { decay, state, anchor });
                 // Only the next token's point asks for weights, where there is one.
                 let kept = if self.shares() { &mut *weights } else { &mut [] };
                 let write = LqWrite { map, found, step, x, y, new: &mut *new, weights: kept, query, out: &mut *out };
@@ -159,7 +168,7 @@ impl DeepCell {
                     Some(norm) => (norm, map.factor(norm)),
                     // Powers beyond 32 bits: the weights are made of the state by themselves.
                     None => {
-                        let norm = retention::to_weights(self.spec.retention, new, weights);
+                        let norm = retention::to_weights(self.spec.retention, x.len(), new, weights);
                         read(out, query, weights);
                         (norm, 1.0)
                     }

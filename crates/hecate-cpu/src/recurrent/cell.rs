@@ -2,6 +2,8 @@
 //!
 //! The engine owns all arrays and states. A cell sees slices of one head, and keeps nothing between calls but its workspace.
 
+use super::anchor::Decay;
+
 /// One token's arguments. All is of one head, without gaps.
 #[derive(Clone, Copy)]
 pub(crate) struct Token<'a> {
@@ -116,6 +118,10 @@ pub(crate) trait Cell: Sync {
         0
     }
 
+    /// From states of calls, and anchors, to those that steps work on, with `sign` 1; and back with −1. They may count from
+    /// elsewhere.
+    fn shift(&self, _state: &mut [f32], _sign: f32) {}
+
     /// Rows and columns of the state's first slots, where their columns go back to the anchor's lengths as groups start.
     fn renormed(&self) -> &[[usize; 2]] {
         &[]
@@ -145,13 +151,13 @@ pub(crate) struct TokenRows<'a> {
     pub(crate) gates: &'a [f32],
 }
 
-/// What a chunk's states go back to as they forget. `log a` of the gates is 0 then, and `retention` stands for it.
+/// What a chunk's states go back to as they forget. `log a` of the gates is 0 then, and `decays` stand for it.
 #[derive(Clone, Copy)]
 pub(crate) struct GroupAnchor<'a> {
     /// `B`, as long as the state's first slots that have one.
     pub(crate) anchor: &'a [f32],
-    /// `a [n]` of the chunk's tokens.
-    pub(crate) retention: &'a [f32],
+    /// Of the chunk's tokens, `[n]`.
+    pub(crate) decays: &'a [Decay],
 }
 
 /// A chunk forward; `S` is a head's workspace.

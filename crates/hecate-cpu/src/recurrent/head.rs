@@ -4,7 +4,8 @@
 //! A head gathers its rows once: in the call's arrays, rows of one head lie `H` rows apart.
 
 use super::{
-    CHUNK, Cell, GroupAnchor, GroupForward, InputArrays, RecurrentCall, StepForward, Token, TokenRows, anchor::Anchor,
+    CHUNK, Cell, GroupAnchor, GroupForward, InputArrays, RecurrentCall, StepForward, Token, TokenRows,
+    anchor::{Anchor, Decay},
     renorm::Renorm,
 };
 use crate::{
@@ -39,8 +40,8 @@ pub(super) struct SequenceHead<'a, C> {
     initial: Vec<f32>,
     /// What the state's first slots go back to as they forget; empty where that is zero.
     anchor: Vec<f32>,
-    /// `a` of every token where there is an anchor; the gate itself is 1 then.
-    retention: Vec<f32>,
+    /// Of every token where there is an anchor; the gate itself is 1 then.
+    decays: Vec<Decay>,
 }
 
 /// What a head made.
@@ -63,9 +64,13 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
                 gates.extend_from_slice(&gate[(row * heads + index.head) * width..][..width]);
             }
         }
-        let anchor = anchor_of(call.dims.heads, index.head, &arrays.anchors);
-        let retention =
-            if anchor.is_empty() { Vec::new() } else { take_retention(&mut gates, call.widths.iter().sum()) };
+        let (mut anchor, mut initial) =
+            (anchor_of(call.dims.heads, index.head, &arrays.anchors), state_of(call, index, &arrays.states));
+        call.cell.shift(&mut initial, 1.0);
+        if !anchor.is_empty() {
+            call.cell.shift(&mut anchor, 1.0);
+        }
+        let decays = if anchor.is_empty() { Vec::new() } else { take_decays(&mut gates, call.widths.iter().sum()) };
         Self {
             call,
             index: index.clone(),
@@ -73,22 +78,22 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
             k: rows_of(&arrays.k, key),
             v: rows_of(&arrays.v, value),
             gates,
-            initial: state_of(call, index, &arrays.states),
+            initial,
             anchor,
-            retention,
+            decays,
         }
     }
 
     /// Where memories go back to, unless that is zero.
     pub(super) fn anchor(&self) -> Option<Anchor<'_>> {
         let all = self.call.cell.ahead() > 0;
-        (!self.anchor.is_empty()).then_some(Anchor { anchor: &self.anchor, retention: &self.retention, all })
+        (!self.anchor.is_empty()).then_some(Anchor { anchor: &self.anchor, decays: &self.decays, all })
     }
 
     /// The same for these tokens together.
     pub(super) fn group_anchor(&self, tokens: &Range<usize>) -> Option<GroupAnchor<'_>> {
-        let Anchor { anchor, retention, .. } = self.anchor()?;
-        Some(GroupAnchor { anchor, retention: &retention[tokens.clone()] })
+        let Anchor { anchor, decays, .. } = self.anchor()?;
+        Some(GroupAnchor { anchor, decays: &decays[tokens.clone()] })
     }
 
     /// What goes back to the anchor's lengths as groups start, if anything does.
@@ -213,6 +218,7 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
                 std::mem::swap(&mut state, &mut next);
             }
         }
+        cell.shift(&mut state, -1.0);
         HeadOutputs { out, state }
     }
 }
@@ -231,9 +237,9 @@ fn take_point(dstate: &mut [f32], dpoint: &mut [f32]) {
     );
 }
 
-/// `a` of every token out of rows of gates, of which `log a` is the first; there it becomes 0.
-fn take_retention(gates: &mut [f32], width: usize) -> Vec<f32> {
-    gates.chunks_exact_mut(width).map(|row| std::mem::take(&mut row[0]).exp()).collect()
+/// Decays of every token out of rows of gates, of which `log a` is the first; there it becomes 0.
+fn take_decays(gates: &mut [f32], width: usize) -> Vec<Decay> {
+    gates.chunks_exact_mut(width).map(|row| Decay::of(std::mem::take(&mut row[0]))).collect()
 }
 
 /// A head's part of anchors `[H, ..]`: one slot after another.

@@ -33,6 +33,7 @@ mod heads;
 mod peak_memory;
 mod renorm;
 
+pub(crate) use anchor::Decay;
 pub(crate) use cell::{
     Cell, GroupAnchor, GroupBackward, GroupForward, GroupedForm, StateGrads, StepBackward, StepForward, Token,
     TokenGrads, TokenRows, TokenStates,

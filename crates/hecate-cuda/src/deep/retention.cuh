@@ -64,10 +64,11 @@ TOGETHER void normalise_columns(float* x, u32 rows, u32 columns, float* logs) {
     down_columns(
         rows, columns, -INFINITE, [&](u32 r, u32 c) { return x[(u64)r * columns + c]; },
         [](float top, float x) { return x <= top ? top : x; }, [&](u32 c, float top) { logs[c] = top; });
+    // The largest of a column first: no exponential overflows, and the logarithm does not round with it.
+    ROWS(r, rows) LANES(c, columns) x[(u64)r * columns + c] -= logs[c];
+    __syncthreads();
     column_sums(
-        rows, columns, [&](u32 r, u32 c) { return expf(x[(u64)r * columns + c] - logs[c]); },
-        [&](u32 c, float sum) { logs[c] += logf(sum); });
-    // The largest of a column first, so that no exponential overflows.
+        rows, columns, [&](u32 r, u32 c) { return expf(x[(u64)r * columns + c]); }, [&](u32 c, float sum) { logs[c] = logf(sum); });
     ROWS(r, rows) LANES(c, columns) x[(u64)r * columns + c] -= logs[c];
     __syncthreads();
 }

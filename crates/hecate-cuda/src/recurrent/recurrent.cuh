@@ -284,9 +284,16 @@ __device__ inline void take_point(const RecurrentCall& call, float* dstate, floa
 
 // What a token finds of `state` where memories go back to an anchor B as they forget: X' = B + a (X - B). The token is told
 // that nothing is forgotten, and its gradient point stays X. Momentum that looks ahead forgets too, to zero.
-// The first gate is log a; its exponential is returned.
-__device__ inline float go_back(const RecurrentCall& call, const Rows& rows, u32 head, const float* state, float* found) {
-    float a = expf(rows.gates[0]);
+// What a token keeps, a, and what it loses, 1 - a: of the logarithm, since next to 1 the difference itself is rounding.
+struct Decay {
+    float a, lost;
+    __device__ explicit Decay(float log_a) : a(expf(log_a)), lost(-expm1f(log_a)) {}
+};
+
+// The first gate is log a.
+__device__ inline Decay go_back(const RecurrentCall& call, const Rows& rows, u32 head, const float* state, float* found) {
+    Decay decay(rows.gates[0]);
+    float a = decay.a;
     __syncthreads();
     if (threadIdx.x == 0) rows.gates[0] = 0.0f;
     for (u32 slot = 0; slot < call.state_slots; slot++) {
@@ -302,7 +309,7 @@ __device__ inline float go_back(const RecurrentCall& call, const Rows& rows, u32
         found += size;
     }
     __syncthreads();
-    return a;
+    return decay;
 }
 
 // A group starts: `begun` gets `state`, columns of its weights set back to the lengths of the anchor's.
@@ -330,16 +337,16 @@ TOGETHER void renorm_vjp(const RecurrentCall& call, u32 head, const float* state
 }
 
 // From the gradient of X' to that of X, in place; adds to that of B, and returns that of log a.
-__device__ inline float go_back_vjp(const RecurrentCall& call, const SequenceHead& sequence, float a, const float* state,
+__device__ inline float go_back_vjp(const RecurrentCall& call, const SequenceHead& sequence, Decay decay, const float* state,
                                     float* dstate, float* danchor) {
-    float sum = 0.0f;
+    float sum = 0.0f, a = decay.a;
     for (u32 slot = 0; slot < call.anchor_slots; slot++) {
         u64 size = call.sizes[slot];
         const float* anchor = call.anchor[slot] + sequence.head * size;
         for (u64 i = threadIdx.x; i < size; i += blockDim.x) {
             float d = dstate[i];
             sum += d * (state[i] - anchor[i]);
-            danchor[i] += (1.0f - a) * d;
+            danchor[i] += decay.lost * d;
             dstate[i] = a * d;
         }
         state += size;
@@ -462,12 +469,12 @@ template <class Cell> __device__ void run_backward(const Cell& cell, const Recur
                 grads.clear(call);
                 rows.load(call, row);
                 const float *at = lead(call, point(t, t + 1 == end || begins(t + 1)), led), *old = before(t);
-                float a = anchored ? go_back(call, rows, sequence.head, old, found) : 1.0f;
+                Decay decay = anchored ? go_back(call, rows, sequence.head, old, found) : Decay(0.0f);
                 States around = {anchored ? found : old, at, states + (i + 1) * size};
                 cell.backward(rows.token(), around, records + i * call.record, dout, {dstate, dpoint}, scratch, grads.grads());
                 if (anchored) {
                     // The cell was told that nothing is forgotten: its gradient of the gate says nothing.
-                    float da = go_back_vjp(call, sequence, a, old, dstate, danchor);
+                    float da = go_back_vjp(call, sequence, decay, old, dstate, danchor);
                     if (threadIdx.x == 0) grads.gates[0] = da;
                     __syncthreads();
                 }

@@ -278,7 +278,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
                 float dq = 0.0f;
                 if (after) dq = read_vjp(token, s, ds);
                 slots_vjp(piece, t, first, token, s, r, ds, dr, room);
-                if constexpr (ANCHORED) anchor_vjp(t, first, token.decay, before, anchor, ds, danchor, room);
+                if constexpr (ANCHORED) anchor_vjp(t, first, token.decay, piece.gates.row(t)[0], before, anchor, ds, danchor, room);
                 s = before;
                 // A read before the write comes last in reverse.
                 if (!after) dq = read_vjp(token, s, ds);
@@ -291,18 +291,18 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
         __syncthreads();
     }
 
-    // What a warp's slots give to the anchor and, with the slots before the token, to `log a`; `d` is `dX` until then.
+    // What a warp's slots give to the anchor, 1 - a of the logarithm since next to 1 the difference is rounding, and, with the slots before the token, to `log a`; `d` is `dX` until then.
     __device__ __forceinline__ void anchor_vjp(
-        u32 t, u32 first, float decay, const Slots<COLUMNS>& before, const Slots<COLUMNS>& anchor, Slots<COLUMNS>& d,
+        u32 t, u32 first, float decay, float log_a, const Slots<COLUMNS>& before, const Slots<COLUMNS>& anchor, Slots<COLUMNS>& d,
         Slots<COLUMNS>& danchor, const Backward& room
     ) const {
         // ⟨dX, s − b⟩ over all four slots: the gate is one for all.
-        float sum = 0.0f;
+        float sum = 0.0f, lost = -expm1f(log_a);
 #pragma unroll
         for (u32 n = 0; n < SLOTS * COLUMNS; n++) {
             u32 i = n / COLUMNS, c = n % COLUMNS;
             sum += d.x[i][c] * (before.x[i][c] - anchor.x[i][c]);
-            danchor.x[i][c] += (1.0f - decay) * d.x[i][c];
+            danchor.x[i][c] += lost * d.x[i][c];
             d.x[i][c] *= decay;
         }
         sum = warp_sum(sum);

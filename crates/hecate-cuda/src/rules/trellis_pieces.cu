@@ -36,7 +36,7 @@ struct TrellisPieces {
         Panel trace;
 
         __device__ Forward(const TrellisPieces& cell, Near& near)
-            : decay(near.take(TOKENS)), steps(near.take(2 * TOKENS * cell.slots)),
+            : decay(near.take(2 * TOKENS)), steps(near.take(2 * TOKENS * cell.slots)),
               answers(near.take(3 * TOKENS * cell.slots)),
               spare(near.take(cell.places() * (POINT_ROWS + WORKSPACE_ROWS) * cell.slots)),
               read(near.take(TOKENS * cell.slots)), trace(near, TOKENS, cell.size()) {}
@@ -73,7 +73,11 @@ struct TrellisPieces {
     // What both memories of `point` answer to a piece's keys and values, and what they are taught: (72).
     __device__ void teach(const Piece& piece, const float* point, const Forward& room) const {
         // Tokens beyond the last change nothing.
-        EACH(t, TOKENS) room.decay[t] = t < piece.tokens ? expf(piece.gates.row(t)[0]) : 1.0f;
+        EACH(t, TOKENS) {
+            float log_a = t < piece.tokens ? piece.gates.row(t)[0] : 0.0f;
+            // 1 − a of the logarithm: next to 1 the difference itself is rounding.
+            room.decay[t] = expf(log_a), room.decay[TOKENS + t] = -expm1f(log_a);
+        }
         answer(piece, room.answers, point, piece.k, point + slots * key, piece.v, 0);
         each_row(2, room, [&](u32 side, u32 t, float* places) {
             float theta = piece.gates.row(t)[1], *step = row(room.steps, side, t);
@@ -287,7 +291,8 @@ struct TrellisPieces {
         float read[4][2][2], before[4][2][2];
         outer(piece, tile, tile.side ? room.read : row(room.danswers, 2, 0), tile.side ? piece.dout : piece.q, first, read);
         float4 decay = *(const float4*)(room.decay + first);
-        float a[4] = {decay.x, decay.y, decay.z, decay.w};
+        float4 loss = *(const float4*)(room.decay + TOKENS + first);
+        float a[4] = {decay.x, decay.y, decay.z, decay.w}, lost[4] = {loss.x, loss.y, loss.z, loss.w};
 #pragma unroll
         for (u32 n = 0; n < 4; n++) {
             // Before the first token is the state that the piece found.
@@ -306,7 +311,7 @@ struct TrellisPieces {
                 float& own = d[c / 2][c % 2];
                 own += read[n][c / 2][c % 2];
                 kept[first + n] += own * (before[n][c / 2][c % 2] - anchor[c / 2][c % 2]);
-                danchor[c / 2][c % 2] += (1.0f - a[n]) * own;
+                danchor[c / 2][c % 2] += lost[n] * own;
                 if (tile.has[c / 2][c % 2]) room.trace.row(first + n)[tile.at[c / 2][c % 2]] = own;
                 own *= a[n];
             }

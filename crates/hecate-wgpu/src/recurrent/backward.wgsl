@@ -72,7 +72,8 @@ fn join_point() {
 
 // From the gradient of what the token found, `dstate`, to that of the state at `origin`, in place; adds to that of the anchor.
 // The gradient of log a, which the rule was not told of, takes its place.
-fn go_back_vjp(a: f32, origin: u32, head: u32) {
+fn go_back_vjp(decay: vec2<f32>, origin: u32, head: u32) {
+    let a = decay.x;
     var sum = 0.0;
     var at = 0u;
     for (var slot = 0u; slot < args.call.anchor_slots; slot++) {
@@ -81,7 +82,7 @@ fn go_back_vjp(a: f32, origin: u32, head: u32) {
         for (var i = me; i < size; i += THREADS) {
             let d = workspace[dstate + at + i];
             sum += d * (workspace[origin + at + i] - bitcast<f32>(given[begin + i]));
-            workspace[danchor + at + i] += (1.0 - a) * d;
+            workspace[danchor + at + i] += decay.y * d;
             workspace[dstate + at + i] = a * d;
         }
         at += size;
@@ -195,15 +196,15 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
         load_rows(own);
         load_record(own, i);
         sync();
-        var a = 1.0;
+        var decay = vec2(1.0, 0.0);
         point = lead(point);
         if (anchored) {
-            a = go_back(origin, head);
+            decay = go_back(origin, head);
             old = found;
         }
         run(0u, BACKWARD_END);
         if (anchored) {
-            go_back_vjp(a, origin, head);
+            go_back_vjp(decay, origin, head);
         }
         store_grads(own);
         // Gradients of the point gather over the group, and join at its first token.

@@ -131,9 +131,10 @@ fn lead(origin: u32) -> u32 {
 
 // What a token finds of the state at `origin`, where memories go back to an anchor B as they forget: X' = B + a (X - B). The
 // token is told that nothing is forgotten, and its gradient point stays X. Momentum that looks ahead forgets too, to zero. The
-// first gate is log a; returns a.
-fn go_back(origin: u32, head: u32) -> f32 {
-    let a = exponential(gate(0u));
+// first gate is log a; returns a and 1 - a.
+fn go_back(origin: u32, head: u32) -> vec2<f32> {
+    let log_a = gate(0u);
+    let a = exponential(log_a);
     // Everybody has it before it becomes 0.
     sync();
     if (me == 0u) {
@@ -156,7 +157,7 @@ fn go_back(origin: u32, head: u32) -> f32 {
         at += size;
     }
     sync();
-    return a;
+    return vec2(a, rest(log_a));
 }
 
 // A gate of the token.

@@ -17,7 +17,7 @@ use crate::{
     fused_gemv::Rank1Update,
     linear::CHUNK,
     product::{Mat, MatMut, product},
-    recurrent::{GroupAnchor, GroupBackward, GroupForward, GroupedForm, TokenRows},
+    recurrent::{Decay, GroupAnchor, GroupBackward, GroupForward, GroupedForm, TokenRows},
     rows::axpy,
 };
 use hecate_core::{Read, rules::Variant};
@@ -37,7 +37,7 @@ struct Taught<'a> {
     /// `θ g [n,K]`.
     weights: Vec<f32>,
     /// Retention, step size, and whether the first has a gradient of its own, `[n]`.
-    gates: Vec<(f32, f32, bool)>,
+    gates: Vec<(Decay, f32, bool)>,
 }
 
 impl<'a> Taught<'a> {
@@ -49,7 +49,7 @@ impl<'a> Taught<'a> {
 
     /// The move of token `t` from these slots.
     fn of<'s>(&'s self, t: usize, state: &'s [f32]) -> SlotMove<'s> {
-        let found = Found { a: self.gates[t].0, state, anchor: self.anchor };
+        let found = Found { decay: self.gates[t].0, state, anchor: self.anchor };
         let [b, h, weights] = [&self.b, &self.h, &self.weights].map(|all| self.row(all, t));
         SlotMove { found, point: self.point, b, h, weights }
     }
@@ -84,7 +84,10 @@ impl LatticeCell {
         let gates = rows.gates.chunks_exact(2).enumerate().map(|(t, gates)| {
             let gates = Self::gates(gates);
             // What goes back to an anchor may be forgotten to the last, and has a gradient then too.
-            anchor.map_or((gates.a, gates.theta, gates.free), |anchor| (anchor.retention[t], gates.theta, true))
+            match anchor {
+                None => (Decay { a: gates.a, lost: 0.0 }, gates.theta, gates.free),
+                Some(anchor) => (anchor.decays[t], gates.theta, true),
+            }
         });
         let gates: Vec<_> = gates.collect();
         let weights = g.chunks_exact(key).zip(&gates).flat_map(|(g, (_, theta, _))| g.iter().map(move |g| theta * g));
@@ -108,7 +111,7 @@ impl LatticeCell {
 
     /// A token's gradients of gates from `gain [K]`, `U_i·dX_i`, which becomes that of `g`, and `da`.
     fn gates_vjp(&self, taught: &Taught<'_>, t: usize, gain: &mut [f32], da: f32, dgates: &mut [f32]) {
-        let (a, theta, free) = taught.gates[t];
+        let (Decay { a, .. }, theta, free) = taught.gates[t];
         let mut dtheta = 0.0;
         for (gain, g) in gain.iter_mut().zip(&taught.g[t * self.key..]) {
             dtheta += g * *gain;

@@ -11,7 +11,9 @@ mod slots;
 use crate::{
     deep::found::Found,
     fused_gemv::{Rank1Update, add_transposed, read},
-    recurrent::{Cell, GroupedForm, Recurrent, StateGrads, StepBackward, StepForward, Token, TokenStates, heads},
+    recurrent::{
+        Cell, Decay, GroupedForm, Recurrent, StateGrads, StepBackward, StepForward, Token, TokenStates, heads,
+    },
     rows::{axpy, scale},
     simd::ColumnKernel as _,
 };
@@ -238,7 +240,8 @@ impl Cell for LatticeCell {
         // Each slot's step size: `θ` times how much the key calls for it.
         let weights = &mut scratch.slots[..self.key];
         weights.iter_mut().zip(&*g).for_each(|(weight, g)| *weight = theta * g);
-        let moved = SlotMove { found: Found { a, state: old, anchor: &[] }, point, b, h, weights };
+        let moved =
+            SlotMove { found: Found { decay: Decay { a, lost: 0.0 }, state: old, anchor: &[] }, point, b, h, weights };
         self.advance(moved, token.q, [new, n, out]);
     }
 

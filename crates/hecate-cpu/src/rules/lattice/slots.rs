@@ -37,7 +37,7 @@ impl ColumnKernel for SlotUpdate<'_> {
     #[inline(always)]
     fn panel<S: Simd, const N: usize>(&mut self, simd: S, column: usize) {
         let SlotUpdate { found, weights, b, h, point, new, squares } = self;
-        let (width, a, h) = (h.len(), simd.splat_f32s(found.a), load_part::<S, N>(simd, &h[column..]));
+        let (width, a, h) = (h.len(), simd.splat_f32s(found.decay.a), load_part::<S, N>(simd, &h[column..]));
         // Rows of the anchor run beside those of the slots, where there is one.
         let [olds, mut anchors] = found.rows(width);
         let rows = new.chunks_exact_mut(width).zip(olds).zip(point.chunks_exact(width));
@@ -349,7 +349,7 @@ impl<S: Simd> Panel<S> for MoveBackPanels<'_, '_, S> {
             &mut *self.call;
         let (width, h) = (h.len(), load_part::<S, N>(simd, &h[column..]));
         // What is kept of a slot's distance from its anchor, and what the anchor gets.
-        let [a, lost] = [found.a, 1.0 - found.a].map(|x| simd.splat_f32s(x));
+        let [a, lost] = [found.decay.a, found.decay.lost].map(|x| simd.splat_f32s(x));
         // Sums over slots stay in registers, sums along a slot are added up panel by panel.
         let (mut sums, mut da) = (load_part::<S, N>(simd, &dh[column..]), *self.da);
         let ([olds, mut anchors], mut danchors) = (found.rows(width), danchor.chunks_exact_mut(width));

@@ -146,7 +146,7 @@ impl TrellisCell {
         );
         // With an anchor the gate itself says that nothing is forgotten.
         let a = match anchor {
-            Some(anchor) => anchor.retention.to_vec(),
+            Some(anchor) => anchor.decays.iter().map(|decay| decay.a).collect(),
             None => rows.gates.chunks_exact(2 + m).map(|gates| gates[0].exp()).collect(),
         };
         Taught { a, ones: vec![1.0; n], answers, u, written }

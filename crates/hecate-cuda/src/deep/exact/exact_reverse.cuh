@@ -257,7 +257,9 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
     }
     // Back through X' = B + a (X − B): adds to the gradients of B and returns ⟨D, X − B⟩, this thread's part. X lies at `from`;
     // `add_outer` is what multiplies D by a.
-    __device__ __forceinline__ float go_back_vjp(float a, float* from) const {
+    __device__ __forceinline__ float go_back_vjp(float log_a, float* from) const {
+        // 1 - a of the logarithm: next to 1 the difference itself is rounding.
+        const float rest = -expm1f(log_a);
         float sum = 0.0f, *anchor = made_here(this->anchor), *danchor = made_here(this->danchor);
 #pragma unroll
         for (u32 m = 0; m < 2; m++)
@@ -275,7 +277,6 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
                 }
                 // What this thread has added up so far.
                 const float4 old = *sums;
-                const float rest = 1.0f - a;
                 *sums = make_float4(old.x + rest * own[0], old.y + rest * own[1], old.z + rest * own[2], old.w + rest * own[3]);
             }
         return sum;
@@ -387,7 +388,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
         // Gradients of the gates, this thread's part, and that of P.
         float gates[GATE_SUMS] = {};
         float* old = RETENTION == KL ? other : before;
-        gates[0] = anchor ? go_back_vjp(a, old) : inner(0, old);
+        gates[0] = anchor ? go_back_vjp(row.log_a, old) : inner(0, old);
         if constexpr (MOMENTUM) {
             add_to_momentum();
             gates[1] = inner(2, other);

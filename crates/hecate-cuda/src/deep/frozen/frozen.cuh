@@ -178,7 +178,7 @@ struct Frozen : FrozenNorm {
 
     // A layer's state after the group, without the writes.
     TOGETHER_OF void forget(Panel x, Panel anchor, Panel s, u32 height, u32 wide) const {
-        float A = n.A[tokens - 1], B = n.B[tokens - 1], E = n.E[tokens - 1];
+        float A = n.A[tokens - 1], B = n.B[tokens - 1], E = n.E[tokens - 1], gone = n.gone[tokens - 1];
         // What a rule does not have counts nothing.
         auto load = [&](u32 i, u32 j) {
             float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -186,7 +186,7 @@ struct Frozen : FrozenNorm {
         };
         fours<2>(height, wide, load, [&](u32 i, u32 j, const Three& of) {
             // X becomes A X + (1 − A) anchor + B S.
-            auto after = [&](float x, float anchor, float s) { return A * x + (1.0f - A) * anchor + B * s; };
+            auto after = [&](float x, float anchor, float s) { return A * x + gone * anchor + B * s; };
             x.four(i, j) = map(after, of.x, of.y, of.z);
             if (momentum) s.four(i, j) = map([&](float s) { return E * s; }, of.z);
         });

@@ -68,16 +68,19 @@ struct Three {
 struct TokenNumbers {
     // Gates, and the recurrence that they make.
     float *theta, *delta, *a, *eta, *m, *s, *x, *y;
-    // A, B and E of S after each token; A and B as they are read, with 1 − A; c and E of each write after the last token.
+    // A, B and E of S after each token; A and B as they are read, with 1 − A; c and E of each write after the last token. Before
+    // masks are made, `rest` is 1 − a.
     float *A, *B, *E, *kept, *pushed, *rest, *last_c, *last_e;
+    // 1 − A after each token.
+    float* gone;
     // s of (94).
     float* shrink;
     // Gradients of `kept` and `pushed`, of `last_c` and `last_e`, of θ and δ, and of a and η by the first state.
     float *dkept, *dpushed, *dlast_c, *dlast_e, *dtheta, *ddelta, *da, *deta;
 
-    static constexpr u32 COUNT = 17, BACK = 8;
+    static constexpr u32 COUNT = 18, BACK = 8;
     __device__ void place(float* all, u32 rows) {
-        float** each[] = {&theta, &delta, &a, &eta, &m, &s, &x, &y, &A, &B, &E, &kept, &pushed, &rest, &last_c, &last_e, &shrink};
+        float** each[] = {&theta, &delta, &a, &eta, &m, &s, &x, &y, &A, &B, &E, &kept, &pushed, &rest, &last_c, &last_e, &gone, &shrink};
         for (u32 i = 0; i < COUNT; i++) *each[i] = all + i * rows;
     }
     __device__ void place_back(float* all, u32 rows) {
@@ -151,7 +154,7 @@ struct FrozenMasks {
             float a = expf(log_a), eta = momentum ? expf(log_eta) : 0.0f, less = -expm1f(log_eta);
             n.theta[t] = inside ? call.gates[1 + after()][row] : 0.0f;
             n.delta[t] = inside && huber ? call.gates[2 + after()][row] : 0.0f;
-            n.a[t] = a, n.eta[t] = eta;
+            n.a[t] = a, n.eta[t] = eta, n.rest[t] = -expm1f(log_a);
             // Heavy ball: P = η S + Z is added to X and is S. Looking ahead: P = a S + Z, of which S keeps η, X gets 1 − η.
             n.m[t] = !inside ? 0.0f : ahead() ? less * a : eta, n.s[t] = !inside ? 1.0f : eta * (ahead() ? a : 1.0f);
             n.x[t] = !inside ? 0.0f : ahead() ? less : 1.0f, n.y[t] = !inside ? 0.0f : ahead() ? eta : 1.0f;
@@ -169,23 +172,24 @@ struct FrozenMasks {
         EACH(t, rows) {
             // Tokens that read before their write find what the one before left.
             bool inside = t < tokens, earlier = !o.read_after;
-            float A = !inside ? 0.0f : !earlier ? n.A[t] : t > 0 ? n.A[t - 1] : 1.0f;
-            n.kept[t] = A, n.rest[t] = inside ? 1.0f - A : 0.0f;
+            n.kept[t] = !inside ? 0.0f : !earlier ? n.A[t] : t > 0 ? n.A[t - 1] : 1.0f;
+            n.rest[t] = !inside ? 0.0f : !earlier ? n.gone[t] : t > 0 ? n.gone[t - 1] : 0.0f;
             n.pushed[t] = !inside ? 0.0f : !earlier ? n.B[t] : t > 0 ? n.B[t - 1] : 0.0f;
         }
         __syncthreads();
     }
     __device__ void of_state() const {
         // Before the first token the state is itself: A and E are 1.
-        float A = 1.0f, B = 0.0f, E = 1.0f, *all_a = n.A, *all_b = n.B, *all_e = n.E;
-        const float *of_a = n.a, *of_m = n.m, *of_s = n.s;
+        float A = 1.0f, B = 0.0f, E = 1.0f, gone = 0.0f, *all_a = n.A, *all_b = n.B, *all_e = n.E, *all_gone = n.gone;
+        const float *of_a = n.a, *of_m = n.m, *of_s = n.s, *lost = n.rest;
         u32 rows = this->rows;
         // Gates are read ahead of the chain that needs them.
         for (u32 top = 0; top < rows; top += 8) {
-            Eight a(of_a + top), m(of_m + top), s(of_s + top);
+            Eight a(of_a + top), m(of_m + top), s(of_s + top), l(lost + top);
 #pragma unroll
             for (u32 i = 0; i < 8; i++) {
-                A *= a.x[i];
+                // 1 − A as a sum of positive numbers: a difference would be rounding where nearly all is kept.
+                gone += A * l.x[i], all_gone[top + i] = gone, A *= a.x[i];
                 B = a.x[i] * B + m.x[i] * E, E *= s.x[i];
                 all_a[top + i] = A, all_b[top + i] = B, all_e[top + i] = E;
             }

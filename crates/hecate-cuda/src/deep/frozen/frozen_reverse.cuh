@@ -143,7 +143,7 @@ struct Reverse : Frozen {
     // Through what the group keeps of the first state: (A, B; E) transposed, and this thread's part of their gradients.
     TOGETHER_OF void give_back(const LayerBack& l, float (&dlast)[3]) const {
         // After the last token.
-        float A = n.A[tokens - 1], B = n.B[tokens - 1], E = n.E[tokens - 1];
+        float A = n.A[tokens - 1], B = n.B[tokens - 1], E = n.E[tokens - 1], gone = n.gone[tokens - 1];
         Panel x = l.x, s = l.s, dx = l.dx, ds = l.ds, anchor = l.anchor, danchor = l.danchor;
         float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         auto load = [&](u32 i, u32 j) {
@@ -153,7 +153,7 @@ struct Reverse : Frozen {
             float4 own = of.x, d = of.dx;
             if (anchored) {
                 own = map([](float x, float anchor) { return x - anchor; }, own, anchor.four(i, j));
-                danchor.four(i, j) = map([&](float sum, float d) { return sum + (1.0f - A) * d; }, danchor.four(i, j), d);
+                danchor.four(i, j) = map([&](float sum, float d) { return sum + gone * d; }, danchor.four(i, j), d);
             }
             dlast[0] += dot(d, own), dlast[1] += dot(d, of.s), dlast[2] += dot(of.ds, of.s);
             if (momentum) ds.four(i, j) = map([&](float pushed, float d) { return E * pushed + B * d; }, of.ds, d);

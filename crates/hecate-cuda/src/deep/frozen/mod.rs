@@ -182,7 +182,7 @@ pub(super) fn grouped(
 }
 
 /// Numbers of a token that a block has, `TokenNumbers::COUNT`, and in a backward, `TokenNumbers::BACK`.
-const TOKEN_NUMBERS: usize = 17;
+const TOKEN_NUMBERS: usize = 18;
 const TOKEN_GRADIENTS: usize = 8;
 
 /// Sizes of a block's arrays, in the order of `frozen.cuh`, `frozen_norm.cuh` and `frozen_reverse.cuh`.

@@ -329,7 +329,7 @@ struct Resident : FrozenNorm {
     template <bool PLANES>
     __device__ __forceinline__ void write_layer(u32 layer, const Plane& z, const State& from, const State& to) const {
         // After the last token.
-        float A = n.A[tokens - 1], B = n.B[tokens - 1], E = n.E[tokens - 1];
+        float A = n.A[tokens - 1], B = n.B[tokens - 1], E = n.E[tokens - 1], gone = n.gone[tokens - 1];
         Panel x0 = from.x[layer], s0 = from.s[layer], x1 = to.x[layer], s1 = to.s[layer], anchor = this->anchor[layer];
         Plane of_x = w[layer][WEIGHTS], of_s = w[layer][MOMENTUM], by_x = queries[layer], by_s = keys[layer];
         bool momentum = this->momentum, anchored = this->anchored;
@@ -359,7 +359,7 @@ struct Resident : FrozenNorm {
                 // The anchor has 32 bits here, and halves where it is read.
                 get_tile(to, anchor, tile);
 #pragma unroll
-                for (u32 e = 0; e < SIDE * 4; e++) own[e / 4][e % 4] += (1.0f - A) * to[e / 4][e % 4];
+                for (u32 e = 0; e < SIDE * 4; e++) own[e / 4][e % 4] += gone * to[e / 4][e % 4];
             }
             add_product<true, false>(own, by_x, z, tile, depth);
             // For the next group: 32 bits to add to, and halves to read.

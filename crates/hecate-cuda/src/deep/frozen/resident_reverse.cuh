@@ -227,7 +227,7 @@ struct ResidentReverse : ResidentStates {
     // Gradients of the anchor get (1 − A) dX of the state after the group, and (rest ∘ ρ)ᵀ dr.
     TOGETHER_OF void to_anchor(u32 l) const {
         // What weights forget goes to the anchor.
-        float rest = 1.0f - n.A[tokens - 1];
+        float rest = n.gone[tokens - 1];
         const float* by = n.rest;
         Panel danchor = this->danchor[l];
         Own dx = grads[l][WEIGHTS];

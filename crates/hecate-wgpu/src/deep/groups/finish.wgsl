@@ -37,7 +37,7 @@ fn share(by: u32, i: u32) -> f32 {
             return number(ALL_E, last);
         }
         case REST: {
-            return 1.0 - number(ALL_A, last);
+            return number(ALL_REST, last);
         }
         default: {
             return workspace[base + by + i];

@@ -36,7 +36,7 @@ fn begin_token(t: u32) {
 }
 
 // What is left of write `me` after each token, and of the state before the group. Both are the same recurrence, from other beginnings:
-// of the state (now, pushed) comes from (1, 0), of the momentum from (0, 1). `partial` has a, m and s of all tokens.
+// of the state (now, pushed) comes from (1, 0), of the momentum from (0, 1). `partial` has a, m, s and 1 - a of all tokens.
 fn of_writes() {
     let group = plan.call.frozen;
     // What X and S have of the write at its own token. Invocations beyond the group have none.
@@ -44,10 +44,13 @@ fn of_writes() {
     var write = vec2(0.0);
     var state = vec2(1.0, 0.0);
     var momentum = vec2(0.0, 1.0);
+    // A sum of positive numbers: where nearly all is kept, 1 - A as a difference would be rounding.
+    var lost = 0.0;
     for (var t = 0u; t < group; t++) {
         let by = partial[t];
         // Before the write itself it is zero, and stays so.
         write = select(step_on(write, by), own, t == me);
+        lost += state.x * by.w;
         state = step_on(state, by);
         momentum = step_on(momentum, by);
         if (me < group) {
@@ -59,6 +62,7 @@ fn of_writes() {
             put(ALL_A, t, state.x);
             put(ALL_B, t, momentum.x);
             put(ALL_E, t, momentum.y);
+            put(ALL_REST, t, lost);
         }
     }
     if (me < group) {
@@ -78,10 +82,11 @@ fn of_read(t: u32) {
     let earlier = max(t, 1u) - 1u;
     let found_a = select(select(1.0, number(ALL_A, earlier), t > 0u), number(ALL_A, t), after);
     let found_b = select(select(0.0, number(ALL_B, earlier), t > 0u), number(ALL_B, t), after);
+    let found_rest = select(select(0.0, number(ALL_REST, earlier), t > 0u), number(ALL_REST, t), after);
     let inside = t < tokens;
     put(READ_A, t, select(0.0, found_a, inside));
     put(READ_B, t, select(0.0, found_b, inside));
-    put(READ_REST, t, select(0.0, 1.0 - found_a, inside));
+    put(READ_REST, t, select(0.0, found_rest, inside));
 }
 
 // The first workgroup has the group's gates, a token an invocation; the others its rows (`arrive.wgsl`).
@@ -95,7 +100,7 @@ fn masks(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     if (me < plan.call.frozen) {
         begin_token(me);
         // Everybody needs all of these, token after token.
-        partial[me] = vec4(number(GATE_A, me), number(M, me), number(S, me), 0.0);
+        partial[me] = vec4(number(GATE_A, me), number(M, me), number(S, me), rest(gate(0u, me)));
     }
     workgroupBarrier();
     of_writes();

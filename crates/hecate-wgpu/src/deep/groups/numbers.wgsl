@@ -15,7 +15,7 @@ const Y: u32 = 7u;
 const ALL_A: u32 = 8u;
 const ALL_B: u32 = 9u;
 const ALL_E: u32 = 10u;
-// A, B and 1 - A as each token reads them.
+// A, B and 1 - A as each token reads them; where weights are an image of the state, 1 - a is the last.
 const READ_A: u32 = 11u;
 const READ_B: u32 = 12u;
 const READ_REST: u32 = 13u;
@@ -34,3 +34,5 @@ const D_A: u32 = 23u;
 const D_ETA: u32 = 24u;
 // s of the layer norm of predictions; `mapped.wgsl` has the kinds between.
 const DEVIATION: u32 = 37u;
+// 1 - A after each token.
+const ALL_REST: u32 = 38u;

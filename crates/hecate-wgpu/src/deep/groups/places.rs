@@ -5,7 +5,7 @@ use crate::recurrent::RecurrentCall;
 use hecate_core::{Checkpoints, Dims};
 
 /// Kinds of numbers by token: `numbers.wgsl`, then `mapped.wgsl`, has a list.
-const NUMBERS: usize = 38;
+const NUMBERS: usize = 39;
 
 /// Numbers that products read, as `numbers.wgsl` counts them.
 #[derive(Clone, Copy)]

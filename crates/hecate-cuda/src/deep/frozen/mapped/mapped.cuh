@@ -50,6 +50,8 @@ struct Mapped : Reverse {
             Layer& l = layer[i];
             l.height = i ? width : o.key, l.wide = i ? o.value : width, l.rows = rows, l.after = o.read_after, l.kept = nullptr;
             l.q = o.q, l.literal = o.literal;
+            u32 rows_of_all = i && deep() ? o.hidden : o.key;
+            l.equal = logf((float)rows_of_all), l.share = 1.0f / (float)rows_of_all;
             l.anchor = Panel{nullptr, 0};
             l.numbers = arena.take(NUMBERS * rows), l.omega = arena.take(rows);
         }
@@ -237,8 +239,8 @@ struct Mapped : Reverse {
                     read = map(add, read, by, at(l.reads, p)), sum = map(add, sum, by, at(l.sums, p));
                 }
                 // A call's state is read as it is: its columns count as if their sums were 1.
-                if (l.sees_given(t)) sum = map([](float top) { return short_exp2(-top); }, top);
-                l.lse.four(t, j) = map([](float top, float sum) { return top + log2f(sum); }, top, sum);
+                if (l.sees_given(t)) sum = map([&](float top) { return short_exp2(-top) / l.share; }, top);
+                l.lse.four(t, j) = map([&](float top, float sum) { return top + log2f(l.share * sum); }, top, sum);
                 if (t < l.tokens) l.y.four(t, j) = map([&](float x, float sum) { return scale * x / sum; }, read, sum);
             } else {
                 // Every block's sums are over states in a unit of its own.
@@ -252,13 +254,40 @@ struct Mapped : Reverse {
         });
         __syncthreads();
     }
+    // The mean of a row of all blocks' columns, by token into `to`: what the last layer is asked, or its gradient.
+    TOGETHER_OF void means(Panel x, const Layer& l, float* to) const {
+        // A matrix has one block. Others have met before: nobody reads what was here.
+        ROWS(t, l.tokens) {
+            float sum = 0.0f;
+            LANES(i, l.height) sum += x.at(t, i);
+            sum = warp_sum(sum);
+            if (first_lane()) lambdas[t] = sum;
+        }
+        cluster.meet();
+        EACH(t, l.rows) {
+            float sum = 0.0f;
+            for (u32 b = 0; b < cluster.count; b++) sum += of_block(lambdas, b)[t];
+            // A call's state need be no distribution.
+            to[t] = t < l.tokens && !l.sees_given(t) ? l.share * sum : 0.0f;
+        }
+        __syncthreads();
+    }
+    // Before a norm a query's mean is taken off. Columns have one sum, so all outputs have the same of it; rounded sums differ a
+    // little, and that may be all by which a norm tells outputs apart.
+    TOGETHER_OF void centre_queries(const Layer& l, bool norm) const {
+        if (norm) means(l.query, l, l.number(KAPPA));
+        else EACH(t, l.rows) l.number(KAPPA)[t] = 0.0f;
+        __syncthreads();
+    }
+
     // Distributions again, behind the group.
     TOGETHER_OF void normalise(const Layer& l) const {
-        // The state was left as sums of writes.
+        // The state was left as sums of writes, from equal shares.
         Panel x = l.x, lse = l.lse;
+        float equal = l.equal;
         u32 last = l.looks() - 1;
         each_of(l, [&](u32 r, u32 j) {
-            x.four(r, j) = map([](float x, float lse) { return x - LN_2 * lse; }, x.four(r, j), lse.four(last, j));
+            x.four(r, j) = map([&](float x, float lse) { return (x - LN_2 * lse) - equal; }, x.four(r, j), lse.four(last, j));
         });
     }
 
@@ -274,7 +303,8 @@ struct Mapped : Reverse {
         inner_grads(backward ? pre : hq, backward ? back : z0);
 #pragma unroll 1
         for (u32 i = lowest(); i < 2; i++) {
-            plan<MAP>(layer[i], n.a, most[i]);
+            plan<MAP>(layer[i], n.a, n.rest, most[i]);
+            if (MAP == SOFTMAX) centre_queries(layer[i], o.norm && i);
             sweep<MAP>(layer[i], offset, !backward);
             // Outputs of the second layer and norms are sums over blocks.
             if (MAP != SOFTMAX || i) cluster.meet();

@@ -54,12 +54,12 @@ struct MappedReverse : Mapped {
         ROWS(t, l.tokens) {
             // Of (54): what the norm has of the token.
             // A warp a token.
-            float along = 0.0f, omega = MAP == SOFTMAX ? scale : l.omega[t];
+            float along = 0.0f, omega = MAP == SOFTMAX ? scale : l.omega[t], share = MAP == SOFTMAX ? l.share : 1.0f;
             float own = MAP == SOFTMAX ? 0.0f : l.steep<MAP>() / l.sigma[l.seen(t)];
             LANES(j, l.wide) {
                 float d = dy.at(t, j), both = d * l.y.at(t, j);
-                given.at(t, j) = omega * d, along += both;
-                taken.at(t, j) = MAP != SOFTMAX ? own * omega * d : l.sees_given(t) ? 0.0f : both;
+                given.at(t, j) = share * omega * d, along += both;
+                taken.at(t, j) = MAP != SOFTMAX ? own * omega * d : l.sees_given(t) ? 0.0f : share * both;
             }
             along = warp_sum(along);
             if (MAP != SOFTMAX && first_lane()) {
@@ -126,6 +126,14 @@ struct MappedReverse : Mapped {
         __syncthreads();
     }
 
+    // What rounding gave all of a row alike is taken off.
+    TOGETHER_OF void centre_gradients() const {
+        float* mean = layer[1].number(KAPPA);
+        means(dhq, layer[1], mean);
+        ROWS(t, layer[1].tokens) LANES(i, width) dhq.at(t, i) -= mean[t];
+        __syncthreads();
+    }
+
     // Rows beyond the last token teach nothing.
     __device__ void clear_rest(Panel x, u32 wide) const { clear(Panel{x.row(tokens), x.stride}, rows - tokens, wide); }
 
@@ -146,6 +154,8 @@ struct MappedReverse : Mapped {
             // The gradient of the first layer's values takes the place of what queried the second.
             if (i == 0) clear_rest(hq, width);
             sweep_back<MAP>(layer[i], way_back[i], offset);
+            // Gradients through a norm sum to 0, and so do those of what is asked of distributions.
+            if (MAP == SOFTMAX && i && deep() && o.norm) centre_gradients();
             // Back through the activation at queries.
             if (i && deep()) times_slope(dhq, 0.0f, 1.0f, nullptr, dhq, preq);
         }

@@ -29,6 +29,7 @@ enum { SOFTMAX, CUBES, POWERS };
 #define PARTS (CHUNK * PART_ROW + CHUNK)
 // Numbers of a token.
 #define NUMBERS 8
+// Distributions have the mean of a query in the place of κ, where that is taken off.
 enum { CARRY, BACK, GAIN, CAREFUL, KAPPA, OF_A, REST, UNIT };
 
 // A layer's part of this block, and its group of tokens. Heights and widths are whole tiles.
@@ -55,6 +56,9 @@ struct Layer {
     // Where states go back to, in global memory; null: zero. Its largest magnitude.
     Panel anchor;
     float farthest;
+    // Of distributions: ln of all blocks' rows. States count from equal shares in registers, as X + ln rows, so that columns that
+    // are near equal keep the digits in which they differ; their shares are `share` eˣ.
+    float equal, share;
     // q and the map of (54), for POWERS.
     float q;
     bool literal;
@@ -78,6 +82,8 @@ struct Layer {
     }
     template <int MAP> __device__ __forceinline__ float steep() const { return mirrors<MAP>() ? norm<MAP>() - 1.0f : 1.0f; }
 
+    // What is added to an element of a state or of an anchor before it counts in the layer's unit.
+    template <int MAP> __device__ __forceinline__ float more() const { return MAP == SOFTMAX ? equal : 0.0f; }
     // Whether a token reads before it writes, which no memory with an anchor does; the state that it sees; rows of sums.
     __device__ __forceinline__ bool reads_first() const { return !ANCHORED && !after; }
     __device__ __forceinline__ u32 seen(u32 t) const { return reads_first() ? t : t + 1; }
@@ -99,19 +105,19 @@ __device__ __forceinline__ float* stage() {
 }
 
 // Tokens from `first` on, with up to three more panels of columns: a warp a token.
-template <u32 MORE> __device__ __forceinline__ void put_on_stage(const Layer& l, const Panel (&more)[3], u32 first, u32 count) {
+template <int MAP, u32 MORE> __device__ __forceinline__ void put_on_stage(const Layer& l, const Panel (&more)[3], u32 first, u32 count) {
     // One loop for rows of both widths.
     u32 widest = l.height > l.wide ? l.height : l.wide, lane = threadIdx.x % 32;
     ROWS(s, count) {
         float* to = stage() + s * l.staged();
         u32 t = first + s;
-        float number = lane < NUMBERS ? l.numbers[lane * l.rows + t] : 0.0f;
+        float number = lane < NUMBERS ? l.numbers[lane * l.rows + t] : 0.0f, mean = MAP == SOFTMAX ? l.number(KAPPA)[t] : 0.0f;
         for (u32 i = lane * 4; i < widest; i += 128) {
             bool row = i < l.height, column = i < l.wide;
             float* own = to + i;
             // All loads stand before the first store.
             float4 k, q, z, x[3];
-            if (row) k = l.key.four(t, i), q = l.query.four(t, i);
+            if (row) k = l.key.four(t, i), q = map([&](float x) { return x - mean; }, l.query.four(t, i));
             if (column) z = l.value.four(t, i);
 #pragma unroll
             for (u32 m = 0; m < MORE; m++)
@@ -166,13 +172,13 @@ struct Tile {
         }
     }
     // Rows of states are read once a group.
-    // x = unit × a matrix's part, and back.
-    __device__ __forceinline__ void load(Panel from, float unit) {
+    // x = unit × (a matrix's part + more), and back without it.
+    __device__ __forceinline__ void load(Panel from, float unit, float more = 0.0f) {
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             Columns of(&from.at(row + i, column));
 #pragma unroll
-            for (u32 j = 0; j < 8; j++) x[i][j] = unit * of.x[j];
+            for (u32 j = 0; j < 8; j++) x[i][j] = unit * (of.x[j] + more);
         }
     }
     __device__ __forceinline__ void store(Panel to, float unit) const {
@@ -346,13 +352,13 @@ template <int MAP> TOGETHER void sweep(const Layer& of, u32 offset, bool leave) 
         bool works = round + warp < l.tiles();
         u32 number = works ? round + warp : 0;
         Tile tile(l, number), anchor(l, number);
-        if (works) tile.load(l.x, unit_of<MAP>(l, 0));
-        if (works && ANCHORED) anchor.load(l.anchor, 1.0f);
+        if (works) tile.load(l.x, unit_of<MAP>(l, 0), l.more<MAP>());
+        if (works && ANCHORED) anchor.load(l.anchor, 1.0f, l.more<MAP>());
         float* kept = l.kept + (u64)number * l.chunks() * TILE_SIZE;
         for (u32 first = 0; first < l.tokens; first += CHUNK) {
             u32 count = min(l.tokens - first, CHUNK);
             // Whoever read the last chunk is behind a barrier.
-            put_on_stage<0>(l, none, first, count);
+            put_on_stage<MAP, 0>(l, none, first, count);
             __syncthreads();
             if (works) {
                 // Before a token reads comes its own write, or the one before it.
@@ -402,14 +408,14 @@ __device__ __forceinline__ float unit_over(float x) {
 }
 
 // The numbers by which the layer's tokens go: units of states, or where exponentials may be too large. `most` is the largest
-// magnitude of the state before. `a` by token.
-template <int MAP> TOGETHER void plan(const Layer& of, const float* a, float most) {
+// magnitude of the state before. `a` and 1 − a by token.
+template <int MAP> TOGETHER void plan(const Layer& of, const float* a, const float* lost, float most) {
     Layer l = of;
     float *gain = l.number(GAIN), *carry = l.number(CARRY);
     // How far each token moves an element at most, beside keeping a part of it.
     ROWS(t, l.rows) {
         float move = warp_largest(l.key.row(t), l.height) * warp_largest(l.value.row(t), l.wide);
-        if (first_lane()) gain[t] = ANCHORED ? move + (1.0f - a[t]) * l.farthest : move;
+        if (first_lane()) gain[t] = ANCHORED ? move + lost[t] * l.farthest : move;
     }
     __syncthreads();
     // How large a state's elements are at most; of distributions the largest of a column, whose sum starts at 1.
@@ -426,7 +432,7 @@ template <int MAP> TOGETHER void plan(const Layer& of, const float* a, float mos
     }
     __syncthreads();
     EACH(t, l.rows) {
-        l.number(OF_A)[t] = a[t], l.number(REST)[t] = 1.0f - a[t];
+        l.number(OF_A)[t] = a[t], l.number(REST)[t] = lost[t];
         if (MAP == SOFTMAX) {
             // The first state's columns are distributions, unless they are the call's.
             float bound = !l.reads_first() ? bounds[t] : t ? bounds[t - 1] : 0.0f;

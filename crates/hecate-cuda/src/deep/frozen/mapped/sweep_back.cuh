@@ -27,7 +27,7 @@ __device__ __forceinline__ void look_back(const Layer& l, const float* token, fl
     tile.each([&](u32 i, u32 j) {
         float x = tile.x[i][j];
         if (MAP == SOFTMAX) {
-            // P (x f − ȳ f), column by column.
+            // P (x f − ȳ f), column by column; the factor of P is in both f.
             float w = short_exp2(x - lse.x[j]);
             dq[i] += w * given.x[j], d.x[i][j] += w * (q.x[i] * given.x[j] - taken.x[j]);
         } else {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void go_back(const Layer& l, const float* token, Tile
     }
     // The state before the chunk: kept, or the group's first.
     if (t >= CHUNK) tile.recall(kept + (t / CHUNK - 1) * TILE_SIZE);
-    else tile.load(l.x, unit_of<MAP>(l, 0));
+    else tile.load(l.x, unit_of<MAP>(l, 0), l.more<MAP>());
 #pragma unroll 1
     for (token = stage(); t % CHUNK; t--, token += l.staged()) tile.write(l, token, anchor);
 }
@@ -82,9 +82,8 @@ __device__ __forceinline__ void token_back(const Layer& l, Tile& tile, Tile& d, 
     float unit = numbers[UNIT], rest = numbers[REST], centre[8];
     if (MAP == SOFTMAX) {
         Columns lse(token + 2 * l.height + tile.column + 3 * l.wide);
-        float even = ANCHORED ? 0.0f : log2f((float)l.height);
 #pragma unroll
-        for (u32 j = 0; j < 8; j++) centre[j] = lse.x[j] - even;
+        for (u32 j = 0; j < 8; j++) centre[j] = lse.x[j];
     }
     // Gradients of the write, then what is left for the state before it.
     tile.each([&](u32 i, u32 j) {
@@ -152,7 +151,7 @@ template <int MAP> __device__ __forceinline__ void open_back(const Layer& l, con
     d.load(b.d, 1.0f);
     if (MAP != SOFTMAX) return;
     Columns lse(&l.lse.at(l.looks() - 1, d.column)), sums(b.columns + d.column);
-    d.each([&](u32 i, u32 j) { d.x[i][j] -= short_exp2(tile.x[i][j] - lse.x[j]) * sums.x[j]; });
+    d.each([&](u32 i, u32 j) { d.x[i][j] -= l.share * short_exp2(tile.x[i][j] - lse.x[j]) * sums.x[j]; });
 }
 
 // All tokens of the group back. `offset` is where parts begin in shared memory.
@@ -167,13 +166,13 @@ template <int MAP> TOGETHER void sweep_back(const Layer& of, const BackLayer& ba
         bool works = round + warp < l.tiles();
         u32 number = works ? round + warp : 0;
         Tile tile(l, number), d(l, number), anchor(l, number), danchor(l, number);
-        if (works && ANCHORED) anchor.load(l.anchor, 1.0f), danchor.load(b.danchor, 1.0f);
+        if (works && ANCHORED) anchor.load(l.anchor, 1.0f, l.more<MAP>()), danchor.load(b.danchor, 1.0f);
         const float* kept = l.kept + (u64)number * l.chunks() * TILE_SIZE;
         for (u32 chunk = chunks; chunk-- > 0;) {
             u32 first = chunk * CHUNK, count = min(l.tokens - first, CHUNK);
             // Exactly what the forward had there: errors do not pass from chunk to chunk. Tokens are read meanwhile.
             if (works) tile.recall(kept + chunk * TILE_SIZE);
-            put_on_stage<MAP == SOFTMAX ? 3 : 2>(l, more, first, count);
+            put_on_stage<MAP, MAP == SOFTMAX ? 3 : 2>(l, more, first, count);
             if (works && chunk + 1 == chunks) open_back<MAP>(l, b, tile, d);
             __syncthreads();
             if (works) {

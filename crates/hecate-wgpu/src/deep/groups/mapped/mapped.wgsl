@@ -20,6 +20,10 @@ const FACTOR: u32 = 31u;
 const SLOPE: u32 = 33u;
 const SHARED: u32 = 35u;
 
+// Of distributions: the mean of what the last layer is asked, where a norm is behind it. Columns have one sum, so all outputs have
+// the same of the mean; rounded sums differ a little, and that may be all by which a norm tells outputs apart.
+const MEAN: u32 = NORM_OF;
+
 // What a sweep leaves of a number that invocations add up.
 const PARTS: u32 = 8u;
 
@@ -31,6 +35,11 @@ var<private> layer: LayerPlaces;
 fn begin_layer(number: u32) {
     own_layer = number;
     layer = plan.layers[number];
+}
+
+// Whether queries of the layer have no mean. A group's first state, as it is read before its write, need be no distribution.
+fn centres(t: u32) -> bool {
+    return RETENTION == KL && own_layer == 1u && args.cell.hidden != 0u && args.cell.norm != 0u && (AFTER == 1u || t > 0u);
 }
 
 // Number `which` of token t in this layer.

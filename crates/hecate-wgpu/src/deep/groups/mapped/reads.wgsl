@@ -10,13 +10,14 @@ fn gates(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     }
     for (var t = me; t < plan.call.frozen; t += THREADS) {
         // Beyond the last token nothing is forgotten or written.
-        var a = 1.0;
+        var log_a = 0.0;
         var theta = 0.0;
         if (t < tokens) {
-            a = exponential(bitcast<f32>(given[plan.call.gates.x + row_of(t)]));
+            log_a = bitcast<f32>(given[plan.call.gates.x + row_of(t)]);
             theta = bitcast<f32>(given[plan.call.gates.y + row_of(t)]);
         }
-        put(GATE_A, t, a);
+        put(GATE_A, t, exponential(log_a));
+        put(READ_REST, t, rest(log_a));
         put(THETA, t, theta);
         put(D_A, t, 0.0);
         put(D_THETA, t, 0.0);
@@ -69,6 +70,7 @@ fn looks(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
             put(FACTOR + own_layer, t, factor);
         }
     }
+    var sum = 0.0;
     for (var j = me; j < layer.wide; j += THREADS) {
         let i = t * layer.wide + j;
         var own = 0.0;
@@ -78,7 +80,15 @@ fn looks(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
         // Rows beyond the last token are zero.
         workspace[base + layer.out + i] = own;
         if (own_layer == 0u) {
-            workspace[base + plan.layers[1].query + i] = activation(own).value;
+            let asked = activation(own).value;
+            workspace[base + plan.layers[1].query + i] = asked;
+            sum += asked;
+        }
+    }
+    if (RETENTION == KL) {
+        let all = together(vec4(sum)).x;
+        if (me == 0u && own_layer == 0u) {
+            put(MEAN + 1u, t, all / f32(layer.wide));
         }
     }
 }
@@ -108,6 +118,7 @@ fn gather(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     begin_layer(args.origin);
     let t = group.x;
     let activated = own_layer == 1u && args.cell.hidden != 0u;
+    var sum = 0.0;
     for (var r = me; r < layer.rows; r += THREADS) {
         var of_query = 0.0;
         var of_key = 0.0;
@@ -120,11 +131,14 @@ fn gather(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
             }
         }
         let i = t * layer.rows + r;
-        if (activated) {
-            of_query *= activation(at(plan.layers[0].out, i)).slope;
-        }
+        sum += of_query;
         workspace[base + layer.dquery + i] = of_query;
         workspace[base + layer.dkey + i] = of_key;
+    }
+    // Gradients through a norm sum to 0, and so do those of what is asked of distributions: what rounding gave all alike goes.
+    let mean = select(0.0, together(vec4(sum)).x / f32(layer.rows), centres(t));
+    for (var i = t * layer.rows + me; activated && i < (t + 1u) * layer.rows; i += THREADS) {
+        workspace[base + layer.dquery + i] = (at(layer.dquery, i) - mean) * activation(at(plan.layers[0].out, i)).slope;
     }
     // Values beyond the last token were not written, nor were their parts.
     if (t >= tokens) {

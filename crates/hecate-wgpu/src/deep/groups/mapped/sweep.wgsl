@@ -3,6 +3,7 @@
 //
 // Invocations go through CHUNK tokens by themselves. What they read is then added up column by column.
 // Columns of (55) are distributions but for a number that each has in common, the logarithm of its sum. Writes carry it along.
+// In registers they count from equal shares, as X + ln rows: columns that are near equal keep the digits in which they differ.
 
 // No element is so far below; multiplied by log₂ e it stays finite.
 const BIG: f32 = 1e38;
@@ -15,10 +16,13 @@ var<private> anchor: array<vec4<f32>, ROWS>;
 var<private> keys: array<f32, ROWS>;
 var<private> queries: array<f32, ROWS>;
 var<private> a: f32;
+// 1 - a.
+var<private> lost: f32;
 var<private> z: vec4<f32>;
 var<private> next_keys: array<f32, ROWS>;
 var<private> next_queries: array<f32, ROWS>;
 var<private> next_a: f32;
+var<private> next_lost: f32;
 var<private> next_z: vec4<f32>;
 // The first row and column of this invocation, and its number across.
 var<private> down: u32;
@@ -87,12 +91,21 @@ fn matrix_four(place: u32, n: u32) -> vec4<f32> {
     return vec4(0.0);
 }
 
+// The logarithm of an equal share, with a minus; 0 but for distributions.
+fn equal() -> f32 {
+    if (RETENTION == KL) {
+        return logarithm(f32(layer.rows));
+    }
+    return 0.0;
+}
+
 // The state before the group.
 fn load_state() {
+    let more = equal();
     for (var n = 0u; n < ROWS; n++) {
-        state[n] = matrix_four(layer.state, n);
+        state[n] = matrix_four(layer.state, n) + more;
         if (ANCHORED == 1u) {
-            anchor[n] = matrix_four(layer.anchor, n);
+            anchor[n] = matrix_four(layer.anchor, n) + more;
         }
     }
 }
@@ -117,11 +130,16 @@ fn found(place: u32) -> vec4<f32> {
 // Loads token t, whatever it is beyond the last one; and makes it the one in work.
 fn fetch(t: u32) {
     let own = min(t, tokens - 1u);
+    var mean = 0.0;
+    if (centres(own)) {
+        mean = of_layer(MEAN, own);
+    }
     for (var n = 0u; n < ROWS; n++) {
         next_keys[n] = of_row(layer.key, own, n);
-        next_queries[n] = of_row(layer.query, own, n);
+        next_queries[n] = of_row(layer.query, own, n) - mean;
     }
     next_a = number(GATE_A, own);
+    next_lost = number(READ_REST, own);
     next_z = four(layer.value, own);
 }
 fn take() {
@@ -130,6 +148,7 @@ fn take() {
         queries[n] = next_queries[n];
     }
     a = next_a;
+    lost = next_lost;
     z = next_z;
 }
 
@@ -156,7 +175,7 @@ fn begin_unit() {
 // A bound is enough: powers up to the eighth of what is some hundred times smaller are still inside the range of 32 bits.
 fn move_unit(t: u32) {
     if (RETENTION == LQ) {
-        unit = larger(a * unit + (1.0 - a) * farthest + of_layer(REACH, t), least);
+        unit = larger(a * unit + lost * farthest + of_layer(REACH, t), least);
     }
 }
 
@@ -246,12 +265,14 @@ fn add_distributions(t: u32, own: u32) {
         read += by * parts[own + d * ACROSS];
         sum += by * parts[own + 2u * THREADS + d * ACROSS];
     }
+    let share = 1.0 / f32(layer.rows);
     // A group's first state is read as it is: its columns count as if their sums were 1.
     if (AFTER == 0u && t == 0u) {
-        read *= vec4(exponential(top.x), exponential(top.y), exponential(top.z), exponential(top.w));
+        read *= share * vec4(exponential(top.x), exponential(top.y), exponential(top.z), exponential(top.w));
         put_four(layer.logs, t, vec4(0.0));
     } else {
         read /= sum;
+        sum *= share;
         put_four(layer.logs, t, top + vec4(logarithm(sum.x), logarithm(sum.y), logarithm(sum.z), logarithm(sum.w)));
     }
     if (t < tokens) {
@@ -326,13 +347,14 @@ fn sweep(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
 
 // Distributions again, behind the group.
 fn store_state() {
+    let less = equal();
     var logs = vec4(0.0);
     if (RETENTION == KL) {
         logs = four(layer.logs, tokens - AFTER);
     }
     for (var n = 0u; n < ROWS; n++) {
         if (row_at(n) < layer.rows) {
-            put_four(layer.state, row_at(n), state[n] - logs);
+            put_four(layer.state, row_at(n), (state[n] - logs) - less);
         }
     }
 }

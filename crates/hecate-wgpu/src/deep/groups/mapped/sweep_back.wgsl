@@ -18,7 +18,8 @@ struct TokenBack {
     // (54): 1 / σ, and what y |y|^{q-2} is multiplied by.
     per: f32,
     along: f32,
-    // (55): logarithms of columns' sums where the token reads, behind its write, and before it.
+    // (55): logarithms of columns' sums where the token reads, behind its write, and before it. A column of gradients sums to 0: what
+    // its states have in common would leave its rounding in that of a.
     logs: vec4<f32>,
     after: vec4<f32>,
     before: vec4<f32>,
@@ -36,8 +37,10 @@ fn token_back(t: u32, last: vec4<f32>) -> TokenBack {
         b.along = of_layer(SHARED, t);
         return b;
     }
+    // Exponentials of logarithms count from equal shares.
+    let share = 1.0 / f32(layer.rows);
     b.given = args.cell.scale * dout;
-    b.own = b.given;
+    b.own = share * b.given;
     b.logs = four(layer.logs, t);
     // The gradient of a distribution's logarithm sums to what was read times its gradient.
     if (AFTER == 1u) {
@@ -56,10 +59,7 @@ fn token_back(t: u32, last: vec4<f32>) -> TokenBack {
     if (t + 1u == tokens) {
         b.taken += last;
     }
-    // A column of gradients sums to 0: what its states have in common would leave its rounding in that of a.
-    if (ANCHORED == 0u) {
-        b.before -= logarithm(f32(layer.rows));
-    }
+    b.taken *= share;
     return b;
 }
 
@@ -155,7 +155,7 @@ fn go_back(t: u32, s: u32, last: vec4<f32>, block: u32) {
         of_a += dot(own, lag);
         of_value += key * own;
         if (ANCHORED == 1u) {
-            danchor[n] += (1.0 - a) * own;
+            danchor[n] += lost * own;
         }
         d[n] = a * own;
         if (AFTER == 0u) {
