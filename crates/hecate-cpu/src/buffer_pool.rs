@@ -204,10 +204,12 @@ impl BufferPool {
 pub(crate) struct PooledBuf {
     /// Of any length; capacities decide what is kept.
     values: Vec<f32>,
+    /// Where the memory goes back to.
     pool: Arc<BufferPool>,
 }
 
 impl fmt::Debug for PooledBuf {
+    /// Count, not the elements: workspaces may hold millions.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PooledBuf({} elements)", self.values.len())
     }
@@ -236,6 +238,7 @@ impl DerefMut for PooledBuf {
 }
 
 impl Drop for PooledBuf {
+    /// The pool decides by the size whether the memory is kept.
     fn drop(&mut self) {
         self.pool.give(mem::take(&mut self.values));
     }
@@ -247,6 +250,7 @@ impl Drop for PooledBuf {
 pub struct Array {
     /// Empty only while it is being taken.
     host: Host,
+    /// Counts the elements, and takes those of 32-bit floats back.
     pool: Arc<BufferPool>,
 }
 
@@ -278,6 +282,7 @@ impl Array {
 }
 
 impl From<PooledBuf> for Array {
+    /// Without a copy; the pool goes on counting the elements as before.
     fn from(mut buffer: PooledBuf) -> Self {
         Self { host: Host::F32(mem::take(&mut buffer.values)), pool: Arc::clone(&buffer.pool) }
     }
@@ -286,12 +291,14 @@ impl From<PooledBuf> for Array {
 impl Deref for Array {
     type Target = Host;
 
+    /// Elements in their own type: those of 16 bits are not widened.
     fn deref(&self) -> &Host {
         &self.host
     }
 }
 
 impl Drop for Array {
+    /// Types other than 32-bit floats are not pooled: they are freed at once.
     fn drop(&mut self) {
         if let Host::F32(values) = &mut self.host {
             self.pool.give(mem::take(values));

@@ -26,12 +26,14 @@ pub struct Cpu {
     id: DeviceId,
     /// `None` is rayon's global pool.
     pool: Option<Arc<ThreadPool>>,
+    /// How rules run that can run in several ways; clones may differ in it.
     algorithm: Algorithm,
     /// Large arrays and workspaces that wait for the next call.
     buffers: Arc<BufferPool>,
 }
 
 impl Default for Cpu {
+    /// With rayon's global pool, and no memory kept yet.
     fn default() -> Self {
         let id = DeviceId::new(|number| format!("cpu (pool {number})"));
         Self { id, pool: None, algorithm: Algorithm::default(), buffers: Arc::default() }
@@ -150,6 +152,7 @@ fn start(pool: ThreadPoolBuilder, threads: usize) -> Result<Arc<ThreadPool>> {
 
 /// Whether rayon's global pool is there, which is started if it was not; else what the system said, once for the whole program.
 fn global_pool() -> std::result::Result<(), &'static str> {
+    // Asked once: a system that refuses threads is not asked again for every array.
     static REFUSED: OnceLock<Option<String>> = OnceLock::new();
     // A pool that was there before is an error without a source.
     let start = || ThreadPoolBuilder::new().build_global().err().filter(|error| error.source().is_some());
@@ -163,24 +166,30 @@ fn no_threads(context: String, source: impl Into<Box<dyn Error + Send + Sync>>) 
 }
 
 impl fmt::Debug for Cpu {
+    /// Threads and algorithm: what the time of a call depends on.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Cpu({} threads, {:?})", self.threads(), self.algorithm)
     }
 }
 
 impl Device for Cpu {
+    /// What errors and the command call it.
     const NAME: &'static str = "cpu";
+    /// Arrays of the host: what is uploaded need not be copied.
     type Buffer = Array;
 
+    /// One for all clones, since they share threads and memory.
     fn id(&self) -> &DeviceId {
         &self.id
     }
 
+    /// The number of threads, in the few words of a table.
     fn hardware(&self) -> String {
         let threads = self.threads();
         format!("{threads} thread{}", if threads == 1 { "" } else { "s" })
     }
 
+    /// Other work of the host keeps to the same number as kernels do.
     fn host_threads(&self) -> usize {
         self.threads()
     }
@@ -195,6 +204,7 @@ impl Device for Cpu {
         Err(hecate_core::Error::Buffer { backend: Self::NAME, count, dtype, found })
     }
 
+    /// The array itself, without a copy; from now on the pool counts its bytes.
     fn upload(&self, host: Host) -> Result<Array> {
         Ok(Array::new(&self.buffers, host))
     }
@@ -212,6 +222,7 @@ impl Device for Cpu {
         self.upload(Host::zeros(dtype, count)?)
     }
 
+    /// Nothing to wait for: work is done when its call returns.
     fn synchronize(&self) -> Result<()> {
         Ok(())
     }

@@ -48,7 +48,9 @@ pub(crate) fn few_rows(out: MatMut<'_>, beta: f32, alpha: f32, a: Mat<'_>, b: Ma
 struct FewRows<'a> {
     /// `[m, n]`.
     out: MatMut<'a>,
+    /// Factor of what `out` held before.
     beta: f32,
+    /// Factor of the product.
     alpha: f32,
     /// `[m, l]`.
     a: Mat<'a>,
@@ -59,6 +61,7 @@ struct FewRows<'a> {
 impl WithSimd for FewRows<'_> {
     type Output = ();
 
+    /// Groups of `b`'s rows one after another, and strips of the inner axis inside of each.
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
         let (rows, inner) = (self.a.rows, self.a.columns);
@@ -115,6 +118,7 @@ fn strip<S: Simd, const M: usize>(simd: S, sums: &mut [[S::f32s; GROUP]], a: [&[
 }
 
 /// A tile: `M` rows of `a` by rows `first..first + N` of a group, over all elements of the strip.
+/// `sums[:M, first:first+N] += a @ b[first:first+N].T`, lane by lane.
 #[inline(always)]
 fn tile<S: Simd, const M: usize, const N: usize>(
     simd: S,
@@ -142,6 +146,7 @@ fn tile<S: Simd, const M: usize, const N: usize>(
 }
 
 /// One vector of terms for each sum of a tile.
+/// `sums[i][j] += a[i] * b[j]`; lanes are added across only at the end of the inner axis.
 #[inline(always)]
 fn add<S: Simd, const M: usize, const N: usize>(
     simd: S,

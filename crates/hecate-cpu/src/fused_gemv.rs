@@ -13,8 +13,11 @@ use pulp::{Simd, WithSimd};
 
 /// `y += x M` with `x [K]`, `M [K,V]`, `y [V]`.
 struct VecMat<'a> {
+    /// `[V]`, added to.
     y: &'a mut [f32],
+    /// `[K]`.
     x: &'a [f32],
+    /// `[K,V]`, row-major.
     m: &'a [f32],
 }
 
@@ -32,6 +35,7 @@ pub(crate) fn add_read(y: &mut [f32], x: &[f32], m: &[f32]) {
 }
 
 impl ColumnKernel for VecMat<'_> {
+    /// `V`: a panel is a block of columns with all `K` rows.
     #[inline(always)]
     fn columns(&self) -> usize {
         self.y.len()
@@ -51,8 +55,11 @@ impl ColumnKernel for VecMat<'_> {
 
 /// `x += y Mᵀ` with `x [K]`, `y [V]`, `M [K,V]`.
 struct MatVecT<'a> {
+    /// `[K]`, added to.
     x: &'a mut [f32],
+    /// `[V]`.
     y: &'a [f32],
+    /// `[K,V]`, row-major.
     m: &'a [f32],
 }
 
@@ -68,6 +75,7 @@ impl ColumnKernel for MatVecT<'_> {
         self.y.len()
     }
 
+    /// `x[i] += (y * M[i]).sum()` over the panel's columns, row by row.
     #[inline(always)]
     fn panel<S: Simd, const N: usize>(&mut self, simd: S, column: usize) {
         let y = load_part::<S, N>(simd, &self.y[column..]);
@@ -85,8 +93,11 @@ impl ColumnKernel for MatVecT<'_> {
 /// The memory gets `gain P`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Momentum {
+    /// Factor of the momentum before the write.
     pub(crate) carry: f32,
+    /// Share of `P` that stays in the momentum.
     pub(crate) keep: f32,
+    /// Share of `P` that the memory gets; where momentum looks ahead, `1 − keep`.
     pub(crate) gain: f32,
 }
 
@@ -122,9 +133,11 @@ pub(crate) struct FusedUpdate<'a> {
     pub(crate) old: [&'a [f32]; 2],
     /// Set: the state after the token.
     pub(crate) m: &'a mut [f32],
+    /// `[K,V]`, empty without momentum.
     pub(crate) s: &'a mut [f32],
     /// The query `[K]`; zeros where nothing is read.
     pub(crate) q: &'a [f32],
+    /// Whether the read comes before the write, and so sees `M₀`.
     pub(crate) before: bool,
     /// `[V]`, set.
     pub(crate) out: &'a mut [f32],
@@ -136,6 +149,7 @@ impl ColumnKernel for FusedUpdate<'_> {
         self.y.len()
     }
 
+    /// Both matrices go by once: a row is decayed, written and read while registers hold it.
     #[inline(always)]
     fn panel<S: Simd, const N: usize>(&mut self, simd: S, column: usize) {
         let FusedUpdate { a, momentum, step, x, y, old: [old_m, old_s], m, s, q, before, out } = self;
@@ -178,6 +192,7 @@ pub(crate) struct UpdateBackward<'a> {
     pub(crate) momentum: Momentum,
     /// `[K,V]`: the gradient of `M` when given, of `M₀` when handed back. `ds` likewise, empty without momentum.
     pub(crate) dm: &'a mut [f32],
+    /// `[K,V]`: as `dm`, of `S` and `S₀`.
     pub(crate) ds: &'a mut [f32],
     /// `M₀` and `S₀`.
     pub(crate) old: [&'a [f32]; 2],
@@ -194,6 +209,7 @@ pub(crate) struct UpdateBackward<'a> {
     pub(crate) y: &'a [f32],
     /// Set to the gradients of `x` and `y`.
     pub(crate) dx: &'a mut [f32],
+    /// `[V]`.
     pub(crate) dy: &'a mut [f32],
 }
 
@@ -238,7 +254,9 @@ impl<const AHEAD: bool> WithSimd for UpdateBackwardCall<'_, AHEAD> {
 /// An [`UpdateBackward`] under way, with its sums over the whole matrix.
 /// The sums stay vectors until the last panel: one horizontal sum a call.
 struct UpdateBackwardPanels<'b, 'a, S: Simd, const AHEAD: bool> {
+    /// Its arguments, of which a panel sees some columns.
     call: &'b mut UpdateBackward<'a>,
+    /// In the order of the call's output; every lane has a part of each sum.
     sums: &'b mut [S::f32s; 4],
 }
 
@@ -306,13 +324,17 @@ impl<S: Simd, const AHEAD: bool> Panel<S> for UpdateBackwardPanels<'_, '_, S, AH
 ///
 /// `R` is the number of pairs `(xᵢ [K], yᵢ [V])`; `D` and `M` are `[K,V]`.
 pub(crate) struct Rank1Update<'a, const R: usize> {
+    /// `[K,V]`, added to.
     pub(crate) d: &'a mut [f32],
     pub(crate) factors: [(&'a [f32], &'a [f32]); R],
+    /// `[K,V]`, only read.
     pub(crate) m: &'a [f32],
+    /// `[K]`, added to.
     pub(crate) x: &'a mut [f32],
 }
 
 impl<const R: usize> Rank1Update<'_, R> {
+    /// `D += sum(x[i].T @ y[i])` and `x += y[-1] @ M.T`, in one pass over both matrices.
     #[inline(always)]
     pub(crate) fn run(self) {
         Rank1UpdateKernel::<R, false>(self).run();
@@ -364,10 +386,12 @@ impl<const R: usize, const EXPONENTIAL: bool> ColumnKernel for Rank1UpdateKernel
 ///
 /// `x [K]` is the gradient of `M yᵀ`; `y` and `z` are `[V]`, `D` and `M` `[K,V]`.
 pub(crate) struct Rank1VecMat<'a> {
+    /// `[K,V]`, added to.
     pub(crate) d: &'a mut [f32],
     pub(crate) x: &'a [f32],
     pub(crate) y: &'a [f32],
     pub(crate) m: &'a [f32],
+    /// `[V]`, added to.
     pub(crate) z: &'a mut [f32],
 }
 

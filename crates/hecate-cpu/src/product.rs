@@ -13,11 +13,14 @@ use std::ops::Range;
 /// Element `(i, j)` lies at `data[i * row_stride + j * column_stride]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Mat<'a> {
+    /// From the view's first element on; between its rows may lie elements of other heads.
     pub(crate) data: &'a [f32],
     /// Sizes and strides are in elements.
     pub(crate) rows: usize,
     pub(crate) columns: usize,
+    /// From a row to the next; 1 where the matrix is transposed.
     pub(crate) row_stride: usize,
+    /// From a column to the next; 1 unless the matrix is transposed.
     pub(crate) column_stride: usize,
 }
 
@@ -69,9 +72,11 @@ impl<'a> Mat<'a> {
 
 /// A row-major matrix to be written: element `(i, j)` lies at `data[i * row_stride + j]`.
 pub(crate) struct MatMut<'a> {
+    /// From the view's first element on.
     data: &'a mut [f32],
     rows: usize,
     columns: usize,
+    /// From a row to the next; at least `columns`, so that rows do not overlap.
     row_stride: usize,
 }
 

@@ -53,12 +53,14 @@ struct ScalarApart<K>(K);
 impl<K: WithSimd> WithSimd for ScalarApart<K> {
     type Output = K::Output;
 
+    /// `S` is known when this is compiled, so the branch costs nothing.
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> K::Output {
         if S::IS_SCALAR { apart(self.0, simd) } else { self.0.with_simd(simd) }
     }
 }
 
+/// The copy without vector instructions, compiled once for each kernel.
 #[inline(never)]
 fn apart<K: WithSimd, S: Simd>(kernel: K, simd: S) -> K::Output {
     kernel.with_simd(simd)

@@ -33,6 +33,7 @@ const fn kernel(entry: &'static str, constants: &'static [(&'static str, u32)]) 
     Kernel { source: &SOURCE, entry, constants }
 }
 
+/// Twin of the structure of this name in the kernel.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 struct MemoryArgs {

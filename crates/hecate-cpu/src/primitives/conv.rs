@@ -27,6 +27,7 @@ impl Conv for Cpu {
     }
 
     /// Rows are convolved where they are written; the state is the last `W − 1` inputs of each sequence.
+    /// `x [rows, D]`, `weight [D, W]`, `state [N, W−1, D]`; `y` is like `x`.
     fn conv(
         &self,
         _: Checked<Self>,
@@ -64,6 +65,7 @@ impl Conv for Cpu {
     }
 
     /// Gradients of tokens, weight and state. The convolution's sums are computed again where a curve follows them.
+    /// `dfinal [N, W−1, D]` is there where a later call went on from the final state.
     fn conv_backward(
         &self,
         _: Checked<Self>,
@@ -115,6 +117,7 @@ impl Conv for Cpu {
 
 /// Inputs of each sequence with the state in front.
 struct ConvRows<'a> {
+    /// Sequences `N`, channels `D`, taps `W` and options.
     dims: &'a ConvDims,
     /// `[rows, D]`.
     x: &'a [f32],
@@ -219,6 +222,7 @@ fn reciprocal_length(square: f32, epsilon: f32) -> f32 {
 
 /// What the gradients of the inputs are made from.
 struct ConvGrads<'a> {
+    /// As of the forward.
     dims: &'a ConvDims,
     /// `[W,D]`.
     taps: &'a [f32],

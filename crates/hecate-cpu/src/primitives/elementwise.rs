@@ -38,21 +38,25 @@ macro_rules! curve {
 
 impl Elementwise for Cpu {
     /// `C(x)`.
+    /// `x` has any shape and a float type; the result is like it.
     fn map(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         curve!(map, C => values::<C>(self, x))
     }
 
     /// `C′(x) dy`.
+    /// `dy` is like `x`. Slopes are made of `x`, so the forward keeps nothing else.
     fn map_backward(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         curve!(map, C => slopes::<C>(self, x, dy))
     }
 
     /// `x C(g)`: a gate.
+    /// `x` and `g` have one shape, as core has checked.
     fn gated(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
         curve!(map, C => gate_values::<C>(self, x, g))
     }
 
     /// Gradients of `x` and of `g`, in one pass.
+    /// `dx = C(g) dy` and `dg = x C′(g) dy`.
     fn gated_backward(
         &self,
         _: Checked<Self>,
@@ -63,6 +67,7 @@ impl Elementwise for Cpu {
     }
 
     /// `C(x + b)`.
+    /// `b` is `[width]` or like `x`; the sum itself is not written to memory.
     fn biased(
         &self,
         _: Checked<Self>,
@@ -75,6 +80,7 @@ impl Elementwise for Cpu {
     }
 
     /// `C′(x + b) dy`.
+    /// It is the gradient of `x`; that of `b [width]` is its sum over rows.
     fn biased_backward(
         &self,
         _: Checked<Self>,
@@ -86,6 +92,7 @@ impl Elementwise for Cpu {
     }
 
     /// `b` is broadcast over the rows of `a` where it has fewer.
+    /// `a` is `[rows, width]`, `b` `[width]` or like `a`; the result is like `a`.
     fn combine(
         &self,
         _: Checked<Self>,
@@ -141,6 +148,7 @@ impl Elementwise for Cpu {
     }
 
     /// Zeros, and the others times the mask's factor.
+    /// The mask is made from its key and an element's place, so a backward need not keep it.
     fn dropout(&self, _: Checked<Self>, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let values = floats(x)?;
         let mut out = self.take("dropout", values.len())?;

@@ -11,6 +11,7 @@ use hecate_core::{Checked, Error, Host, Result, Tensor, memory, primitives::Embe
 
 impl Embedding for Cpu {
     /// `[ids, width]`: a copy of rows, in the table's type.
+    /// `table [V, width]`, `ids [n]`. Ids are values, so they are checked here and not by core.
     fn embedding(&self, _: Checked<Self>, table: &Tensor<Self>, ids: &Tensor<Self>) -> Result<Tensor<Self>> {
         let width = table.shape().last();
         let ids = checked("embedding", "ids", table.shape().axes()[0], ids)?;
@@ -19,6 +20,7 @@ impl Embedding for Cpu {
     }
 
     /// `[vocabulary, width]`: for each id, the sum of the rows that it stood at, in 64 bits.
+    /// `dy [n, width]` has its rows in the order of `ids [n]`.
     fn embedding_backward(
         &self,
         _: Checked<Self>,
@@ -90,6 +92,7 @@ fn gather<T: Copy>(table: &[T], width: usize, ids: &[u32]) -> Result<Vec<T>> {
 
 /// Where each id stands: a counting sort.
 /// Returns `count + 1` bounds of each id's share, and the positions sorted by id, in their order.
+/// `ids.argsort(stable=True)` in `O(count + n)` steps.
 fn by_id(count: usize, ids: &[u32]) -> Result<(Vec<usize>, Vec<usize>)> {
     let mut starts = memory::zeros("embedding", count.saturating_add(1))?;
     for &id in ids {

@@ -16,6 +16,7 @@ use hecate_core::{
 
 impl Features for Cpu {
     /// Features of every row, in the order constant, linear, pairs `(i, i..)`.
+    /// `x [.., d]` becomes `[.., 1 + d + d (d + 1)/2]`.
     fn poly2(&self, _: Checked<Self>, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (values, width, [zeroth, first, second]) = (floats(x)?, x.shape().last(), coefficients.map(f32::sqrt));
         let features = poly2_width(width);
@@ -51,6 +52,7 @@ impl Features for Cpu {
     }
 
     /// Back to the rows: a pair `(i,j)` sends its gradient to both of its elements.
+    /// `x [.., d]`, `dy [.., features]`; the result is like `x`.
     fn poly2_backward(
         &self,
         _: Checked<Self>,

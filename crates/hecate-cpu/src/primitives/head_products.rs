@@ -11,6 +11,7 @@ use rayon::prelude::*;
 
 impl HeadProducts for Cpu {
     /// A task has some rows, and all heads of them.
+    /// `einsum("rhk,hkv->rhv", x, m)`, with `m` as `[H,V,K]` where it is `transposed`.
     fn head_products(
         &self,
         _: Checked<Self>,
@@ -37,6 +38,7 @@ impl HeadProducts for Cpu {
     }
 
     /// A task has a head: sums over rows are never cut.
+    /// `einsum("rhk,rhv->hkv", x, dy)`, the gradient of `m`.
     fn head_products_backward(&self, _: Checked<Self>, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let ([rows, heads, key], [.., value]) = (axes(x), axes(dy));
         let (dtype, x, dy) = (x.dtype(), floats(x)?, floats(dy)?);

@@ -15,6 +15,7 @@ use hecate_core::{
 
 impl LayerNorm for Cpu {
     /// `y = (x − m) r w + b`, and `m` and `r` of each row.
+    /// `x [.., D]`, `w [D]` and `b [D]`: core has checked that they match.
     fn layer_norm(
         &self,
         _: Checked<Self>,
@@ -54,6 +55,7 @@ impl LayerNorm for Cpu {
     }
 
     /// `dx` row by row; `dw` and `db` are sums over rows.
+    /// With `h = w dy` and `n = (x − m) r` it is `dx = r (h − mean(h) − n mean(n h))`.
     fn layer_norm_backward(
         &self,
         checked: Checked<Self>,
@@ -63,6 +65,7 @@ impl LayerNorm for Cpu {
     }
 
     /// The same, and the gradient that the sum has besides, in one pass.
+    /// `dsum`, like `x`, is added while rows of `dx` are in the cache.
     fn add_layer_norm_backward(
         &self,
         checked: Checked<Self>,
@@ -74,6 +77,7 @@ impl LayerNorm for Cpu {
 }
 
 /// All gradients; `dsum`, where there is one, is added to that of `x`.
+/// Means and factors are `[rows]` in 32 bits, from the forward.
 fn backward(
     device: &Cpu,
     checked: Checked<Cpu>,

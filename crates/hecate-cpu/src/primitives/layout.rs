@@ -13,12 +13,14 @@ use hecate_core::{
 
 impl Layout for Cpu {
     /// `[outer, count, inner]` out of `[outer, length, inner]`.
+    /// `x[:, start:start+count]`; core has checked that the range lies inside.
     fn narrow(&self, _: Checked<Self>, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let host = of_same_type!("narrow", &**x.buffer(), x => cut(span, x))?;
         from_host(self, [span.outer, span.count, span.inner], x.dtype(), host)
     }
 
     /// The same range in an array of zeros.
+    /// Elements outside of the range had no part in the result.
     fn narrow_backward(&self, _: Checked<Self>, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let size = span.outer.saturating_mul(span.length).saturating_mul(span.inner);
         let host = of_same_type!("narrow", &**dy.buffer(), dy => paste(span, dy, memory::zeros("narrow", size)?))?;
@@ -26,6 +28,7 @@ impl Layout for Cpu {
     }
 
     /// Parts `[outer, .., inner]` one after another along the axis.
+    /// Parts may differ in length along the axis alone, as core has checked.
     fn concat(&self, _: Checked<Self>, outer: usize, inner: usize, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let Some(first) = parts.first() else {
             return Err(unsupported("concat", "there is nothing to join".into()));

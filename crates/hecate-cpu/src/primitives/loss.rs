@@ -21,6 +21,7 @@ const SHORT: usize = 512;
 
 impl Loss for Cpu {
     /// Losses and log-sums, one a row.
+    /// `logits [rows, width]`, `targets [rows]` below `classes`; results are `[rows]` in 32 bits.
     fn cross_entropy(&self, _: Checked<Self>, inputs: &LossInputs<&Tensor<Self>>) -> Result<Losses<Tensor<Self>>> {
         let LossInputs { classes, logits, targets } = *inputs;
         let (rows, width) = (logits.shape().rows(), logits.shape().last());
@@ -51,6 +52,7 @@ impl Loss for Cpu {
     }
 
     /// `factor (softmax − one-hot)`, `[rows, width]`.
+    /// `factor` is the weight of a row's loss: `1 / rows` for the mean.
     fn cross_entropy_backward(&self, _: Checked<Self>, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>> {
         let LossBackward { inputs: LossInputs { classes, logits, targets }, lse, factor } = *call;
         let width = logits.shape().last();
@@ -75,6 +77,7 @@ impl Loss for Cpu {
     }
 
     /// Losses `[rows]`, and the gradient where the logits were: a row is still in the cache.
+    /// Logits of 32 bits that nobody else holds are overwritten: they are often a step's largest array.
     fn cross_entropy_and_gradient(
         &self,
         _: Checked<Self>,

@@ -48,6 +48,7 @@ impl Projection for Cpu {
 
 impl Matmul for Cpu {
     /// `a b`, or `onto + a b`; `[batch, rows, columns]`.
+    /// `a [batch, m, k]` and `b [batch, k, n]`, either stored transposed: `torch.baddbmm(onto, a, b)`.
     fn matmul(&self, _: Checked<Self>, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
         let dtype = inputs.dtype();
         let MatmulInputs { a, b, onto } = inputs;

@@ -31,6 +31,7 @@ use std::borrow::Cow;
 
 impl Norm for Cpu {
     /// `y = x r w act(g)` with `r = 1/√(mean x² + ε)`, and `r` of each group.
+    /// `x [.., D]`, `w [D]`, `g` like `x`, and groups that divide `D`: core has checked them.
     fn rms_norm(
         &self,
         _: Checked<Self>,
@@ -51,6 +52,7 @@ impl Norm for Cpu {
     }
 
     /// Gradients of `x`, `w` and `g`: first the gate's, then those of the norm under it.
+    /// `inverse` is the forward's `r`, one a group of a row; `dy` is like `x`.
     fn rms_norm_backward(
         &self,
         _: Checked<Self>,
@@ -60,6 +62,7 @@ impl Norm for Cpu {
     }
 
     /// The same, and the gradient that the sum has besides, in one pass.
+    /// A residual stream goes on beside its norm: `dsum`, like `x`, is what comes back along it.
     fn add_rms_norm_backward(
         &self,
         _: Checked<Self>,
@@ -70,6 +73,7 @@ impl Norm for Cpu {
     }
 
     /// `y = x r` with `r = 1/√(Σ x² + ε²)`, and `r` of each row.
+    /// `x [.., D]`; `y` is like it, and `r [rows]` has 32 bits.
     fn l2_norm(&self, _: Checked<Self>, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>> {
         // The length's `ε` is a length: it is squared under the root.
         let epsilon = f64::from(epsilon) * f64::from(epsilon);
@@ -84,6 +88,7 @@ impl Norm for Cpu {
     }
 
     /// `dx = r (dy − x r² (x·dy))`.
+    /// `dy` is like `x`, `inverse [rows]` is the forward's `r`.
     fn l2_norm_backward(
         &self,
         _: Checked<Self>,
@@ -145,6 +150,7 @@ impl<'a> Rows<'a> {
 }
 
 /// `y = x r w act(g)` and `r = 1 / √measure(|x|²)` of each row `[width]`; `w`, and the gate, are 1 where absent.
+/// `y` has the type of `x`; `r` has 32 bits, whatever type that is.
 fn normalise(
     device: &Cpu,
     x: &Tensor<Cpu>,
@@ -267,6 +273,7 @@ struct GateGrads {
 }
 
 /// Both gradients in one pass.
+/// `x`, `g` and `slopes` are `[rows, width]`, `inverse` is `[rows]`.
 fn gate_backward<C: Curve>(
     device: &Cpu,
     x: &Tensor<Cpu>,

@@ -16,6 +16,7 @@ use rayon::prelude::*;
 
 impl Optimizer for Cpu {
     /// Updates every slot; the gradient's clipping is a factor of the same pass.
+    /// A slot's three arrays and its gradient have one shape, as core has checked.
     fn adamw(
         &self,
         _: Checked<Self>,
@@ -27,6 +28,7 @@ impl Optimizer for Cpu {
     }
 
     /// `Σ |g|²` over all gradients, `[1]`.
+    /// Clipping needs it of all parameters before the first is updated.
     fn norm_squared(&self, checked: Checked<Self>, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let mut sum = 0.0;
         for grad in grads {
@@ -70,6 +72,7 @@ fn own(x: Tensor<Cpu>) -> Result<Vec<f32>> {
 /// What is the same for every parameter of a step.
 #[derive(Clone, Copy)]
 struct Factors {
+    /// `β₁`, `β₂`, `ε` and the weight decay.
     constants: AdamW,
     /// Factor of the gradient.
     clip: f32,
@@ -91,6 +94,7 @@ impl Factors {
     }
 
     /// A block of elements.
+    /// `p` decays by its value before the step.
     #[inline(always)]
     fn update(self, value: &mut [f32], mean: &mut [f32], square: &mut [f32], grad: &[f32]) {
         let [learning_rate, unbias1, unbias2] = self.rates;

@@ -26,11 +26,13 @@ const PARTS: usize = 64;
 
 impl Reduce for Cpu {
     /// `Σ x`, `[1]`.
+    /// `x` has any shape; the result has 32 bits, whatever the type of `x`.
     fn sum(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         total(self, &floats(x)?, f64::from)
     }
 
     /// `Σ x²`, `[1]`.
+    /// Squares are taken in 64 bits, where those of large elements do not overflow.
     fn sum_squares(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         total(
             self,
@@ -41,6 +43,7 @@ impl Reduce for Cpu {
     }
 
     /// `[width]`: sums over all rows.
+    /// `x.view(-1, width).sum(0)`, of the type of `x`.
     fn sum_rows(&self, _: Checked<Self>, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let values = floats(x)?;
         let sums = over_rows(
@@ -58,6 +61,7 @@ impl Reduce for Cpu {
     }
 
     /// `[width]`: sums of `x y` over all rows.
+    /// `(x * y).view(-1, width).sum(0)`, without an array of products.
     fn sum_products(&self, _: Checked<Self>, width: usize, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (xs, ys) = (floats(x)?, floats(y)?);
         let sums = over_rows(

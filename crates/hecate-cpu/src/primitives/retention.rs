@@ -19,6 +19,7 @@ use hecate_core::{
 
 impl Retention for Cpu {
     /// `log a [B,T,H]`, at most 0, in 32 bits whatever the type of `x`.
+    /// `-a_log.exp() * softplus(x + dt_bias)`, with `a_log` and `dt_bias` `[H]`.
     fn retention(&self, _: Checked<Self>, inputs: &RetentionInputs<&Tensor<Self>>) -> Result<Tensor<Self>> {
         let RetentionInputs { x, a_log, dt_bias } = *inputs;
         let (values, factors, dt_bias, width) = (floats(x)?, factors(a_log)?, floats(dt_bias)?, x.shape().last());
@@ -42,6 +43,7 @@ impl Retention for Cpu {
     }
 
     /// Gradients of `x [B,T,H]`, `a_log [H]` and `dt_bias [H]`.
+    /// `dy [B,T,H]` has 32 bits, like the forward's result.
     fn retention_backward(
         &self,
         _: Checked<Self>,

@@ -18,6 +18,7 @@ const ANGLE: usize = 32;
 
 impl Rotary for Cpu {
     /// The backward is the same call with `sign` turned around.
+    /// `x [rows, H, d]` with an even `d`, as core has checked; the result is like it.
     fn rotary(&self, _: Checked<Self>, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (values, half, row) = (floats(x)?, dims.width / 2, dims.heads * dims.width);
         let tables = tables(self, dims)?;

@@ -13,6 +13,7 @@ use rayon::prelude::*;
 
 impl Sample for Cpu {
     /// `[B]` tokens of `scores [B,V]`: the definition itself, which core has.
+    /// Each text has a stream of its own, so its draws do not depend on the rest of the batch.
     fn sample(
         &self,
         _: Checked<Self>,

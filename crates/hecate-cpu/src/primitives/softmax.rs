@@ -12,6 +12,7 @@ use hecate_core::{Checked, Result, Tensor, primitives::Softmax};
 
 impl Softmax for Cpu {
     /// `y = e^{x − top} / Σ e^{x − top}`, row by row.
+    /// `x.softmax(-1)`, of the shape and type of `x`.
     fn softmax(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (values, width) = (floats(x)?, x.shape().last());
         let mut y = self.take("softmax", values.len())?;
@@ -33,6 +34,7 @@ impl Softmax for Cpu {
     }
 
     /// `dx = y (dy − y·dy)`, row by row.
+    /// It is made of the result `y` alone, so the forward keeps nothing else.
     fn softmax_backward(&self, _: Checked<Self>, y: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (values, slopes, width) = (floats(y)?, floats(dy)?, y.shape().last());
         let mut dx = self.take("softmax", values.len())?;

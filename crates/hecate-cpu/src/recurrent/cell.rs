@@ -19,9 +19,13 @@ pub(crate) struct Token<'a> {
 
 /// Gradients of the arguments of one token, or of a chunk's tokens, in the same shapes. Zero when given.
 pub(crate) struct TokenGrads<'a> {
+    /// `[K]`, or `[n,K]` of a chunk.
     pub(crate) q: &'a mut [f32],
+    /// Like `q`.
     pub(crate) k: &'a mut [f32],
+    /// `[V]`, or `[n,V]`.
     pub(crate) v: &'a mut [f32],
+    /// All slots of a token side by side, as in its arguments.
     pub(crate) gates: &'a mut [f32],
 }
 
@@ -74,6 +78,7 @@ pub(crate) struct StepBackward<'a, S> {
     pub(crate) dout: &'a [f32],
     /// Of the states, added to and handed back.
     pub(crate) adjoint: StateGrads<'a>,
+    /// The head's workspace, as in the forward.
     pub(crate) scratch: &'a mut S,
     /// Of the arguments.
     pub(crate) grads: TokenGrads<'a>,
@@ -164,6 +169,7 @@ pub(crate) struct GroupAnchor<'a> {
 pub(crate) struct GroupForward<'a, S> {
     /// The chunk's arguments.
     pub(crate) rows: TokenRows<'a>,
+    /// The head's workspace: any values, unless the cell says otherwise.
     pub(crate) scratch: &'a mut S,
     /// The state before the chunk.
     pub(crate) old: &'a [f32],
@@ -181,6 +187,7 @@ pub(crate) struct GroupForward<'a, S> {
 pub(crate) struct GroupBackward<'a, S> {
     /// The chunk's arguments, as in the forward.
     pub(crate) rows: TokenRows<'a>,
+    /// The head's workspace, as in the forward.
     pub(crate) scratch: &'a mut S,
     /// Of any length, with any values: for states around the chunk's tokens.
     pub(crate) tokens: &'a mut Vec<f32>,
@@ -192,6 +199,7 @@ pub(crate) struct GroupBackward<'a, S> {
     pub(crate) point: &'a [f32],
     /// Whether that is `start`.
     pub(crate) opens: bool,
+    /// As in the forward; its gradient is `danchor`.
     pub(crate) anchor: Option<GroupAnchor<'a>>,
     /// `[n,V]`.
     pub(crate) dout: &'a [f32],

@@ -18,15 +18,19 @@ use std::{borrow::Cow, ops::Range};
 /// Which sequence and head of a call.
 #[derive(Clone, Debug)]
 pub(super) struct HeadIndex {
+    /// One of `N`.
     pub(super) sequence: usize,
     /// The sequence's rows in arrays `[rows, H, width]`.
     pub(super) rows: Range<usize>,
+    /// One of `H`.
     pub(super) head: usize,
 }
 
 /// One sequence and head of a call, its rows gathered.
 pub(super) struct SequenceHead<'a, C> {
+    /// Sizes and options, which all heads of a call share.
     pub(super) call: &'a RecurrentCall<'a, C>,
+    /// Which of the call's heads this is.
     pub(super) index: HeadIndex,
     /// `[T,K]`.
     q: Vec<f32>,

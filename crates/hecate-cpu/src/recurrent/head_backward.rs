@@ -59,6 +59,7 @@ pub(super) struct StateWorkspace {
     states: Vec<f32>,
     /// What a grouped cell keeps of a chunk's tokens ([`GroupBackward`]).
     tokens: Vec<f32>,
+    /// Weights that a grouped cell makes of states.
     weights: Vec<Vec<f32>>,
 }
 
@@ -200,6 +201,7 @@ impl<C: Cell> SequenceHead<'_, C> {
 
 /// A head on its way back.
 struct HeadBackward<'h, 's, 'a, C: Cell> {
+    /// Arguments and sizes, as the forward had them.
     head: &'h SequenceHead<'a, C>,
     /// `[T,V]`.
     dout: Vec<f32>,

@@ -88,6 +88,7 @@ impl fmt::Debug for SavedStates {
 pub(crate) struct RecurrentCall<'a, C> {
     /// Shared by all heads.
     cell: C,
+    /// Sequences, heads `H`, and the widths `K` and `V`.
     dims: &'a Dims,
     /// Tokens of a frozen group.
     frozen: Option<usize>,
@@ -127,6 +128,7 @@ impl<'a, C: Cell> RecurrentCall<'a, C> {
 }
 
 /// Arrays for the states that each head keeps, of no elements unless a backward will come.
+/// They are taken before any head starts: a lack of memory is an error of the whole call.
 ///
 /// # Errors
 /// Those of [`Cpu::take`].
@@ -171,6 +173,7 @@ impl<'a> InputArrays<'a> {
 }
 
 /// A forward, of rules with cells of their own and of those of the deep family.
+/// Room is asked for before heads start, since those could not report its lack.
 fn forward<R: Recurrent<F>, F>(
     call: KernelCall<'_, R, Cpu>,
     keep: bool,
@@ -206,12 +209,15 @@ fn backward<R: Recurrent<F>, F>(
 
 /// Rules with cells of their own, each by itself: the core knows no more of them.
 impl<R: Recurrent<Own>> Kernel<R, Own> for Cpu {
+    /// States at checkpoints: little memory, for one more forward on the way back.
     type Saved = SavedStates;
 
+    /// Core has checked shapes, types and devices; values of gates and states are checked here.
     fn forward(call: KernelCall<'_, R, Self>, keep: bool) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
         forward(call, keep)
     }
 
+    /// The kept states are given away, so that a head's go as soon as it is done.
     fn backward(
         call: KernelCall<'_, R, Self>,
         saved: SavedStates,
@@ -224,8 +230,10 @@ impl<R: Recurrent<Own>> Kernel<R, Own> for Cpu {
 /// Deep rules, those of other crates too: the core makes a kernel of each out of this.
 /// What one token does is written once for all of them, in `deep`.
 impl DeepEngine for Cpu {
+    /// The same for all of the family, whatever their memory's structure.
     type Saved = SavedStates;
 
+    /// `keep` says whether a backward will come, which needs the states at checkpoints.
     fn deep_forward<R: DeepRule>(
         call: KernelCall<'_, R, Self>,
         keep: bool,
@@ -234,6 +242,7 @@ impl DeepEngine for Cpu {
         forward::<R, Deep>(call, keep)
     }
 
+    /// An interval's states are computed again from its kept one, then its tokens go back.
     fn deep_backward<R: DeepRule>(
         call: KernelCall<'_, R, Self>,
         saved: SavedStates,
@@ -250,6 +259,7 @@ impl TokenByToken for Deep {}
 impl TokenByToken for Own {}
 
 impl<R: Recurrent<F>, F: TokenByToken> PeakMemory<R, F> for Cpu {
+    /// An upper bound in bytes. It grows with the threads, each of which has its own workspace.
     fn peak_bytes(&self, rule: R, dims: &Dims) -> usize {
         peak_memory::peak_bytes(rule, dims, self.threads())
     }

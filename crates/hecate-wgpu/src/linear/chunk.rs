@@ -78,16 +78,25 @@ pub(crate) const RULE_KERNELS: &[Kernel<'static>] = OF_RULES.as_flattened();
 
 /// The squares of a chunk, as numbered in `chunk.wgsl`.
 const KEYS_KEYS: u32 = 0;
+/// `G [64,64]`: queries by keys.
 const QUERIES_KEYS: u32 = 1;
+/// `Λ Zᵀ`, for the gradients of gates between two tokens.
 const ADJOINT_WRITES: u32 = 2;
+/// `dO Zᵀ`, what outputs tell writes.
 const OUT_WRITES: u32 = 3;
 /// The products of a chunk's values and a state.
 const OUT_M: u32 = 0;
+/// `Z dM_Cᵀ`, with the gradient of the state after the chunk.
 const WRITES_DM: u32 = 1;
+/// `Λ M₀ᵀ`, with the state before the chunk.
 const ADJOINT_M: u32 = 2;
+/// `Λ M_cᵀ`, with the state before the group, where groups are longer than a chunk.
 const ADJOINT_GROUP: u32 = 3;
+/// `dO S₀ᵀ`; this and the next two are of rules with momentum alone.
 const OUT_S: u32 = 4;
+/// `Z dS_Cᵀ`.
 const WRITES_DS: u32 = 5;
+/// `Λ S₀ᵀ`.
 const ADJOINT_S: u32 = 6;
 
 /// Some chunks of a call, all kernels over which have the same space.

@@ -55,6 +55,7 @@ fn runnable(what: &'static str, spec: LinearSpec) -> Result<LinearSpec> {
 impl LinearEngine for Wgpu {
     type Saved = Saved;
 
+    /// Queries, keys and values are read in the type that they have; states and gates have 32 bits.
     fn linear_forward(
         LinearKernelCall { what, device, spec, dims, inputs, .. }: LinearKernelCall<'_, Self>,
         keep: bool,
@@ -69,6 +70,7 @@ impl LinearEngine for Wgpu {
         Ok((LinearOutputs { out: device.rounded(out, dtype)?, state }, kept.map(|kept| Saved { kept })))
     }
 
+    /// All in 32 bits: arrays are read by several kernels, so widening them once is cheaper.
     fn linear_backward(
         LinearKernelCall { what, device, spec, dims, inputs, .. }: LinearKernelCall<'_, Self>,
         Saved { kept }: Saved,

@@ -31,6 +31,7 @@ const TEXT: &str = include_str!("attention.wgsl");
 const BACK: &str = include_str!("attention_backward.wgsl");
 /// Sums and maxima over the invocations of a row, on any adapter and on one with subgroups.
 pub(crate) const ROWS: [&str; 2] = [include_str!("attention_rows.wgsl"), include_str!("attention_rows_subgroups.wgsl")];
+/// Softmax and its product with values in one pass over the keys.
 const FORWARDS: [WgslSource; 2] = {
     const FORWARD: &str = include_str!("attention_forward.wgsl");
     [
@@ -38,6 +39,7 @@ const FORWARDS: [WgslSource; 2] = {
         WgslSource { name: "attention_forward_subgroups", parts: &[PRELUDE, TEXT, ROWS[1], FORWARD] },
     ]
 };
+/// `dq`, where sums over a row of keys are needed again.
 const QUERIES: [WgslSource; 2] = {
     const QUERIES: &str = include_str!("attention_queries.wgsl");
     [
@@ -45,8 +47,10 @@ const QUERIES: [WgslSource; 2] = {
         WgslSource { name: "attention_queries_subgroups", parts: &[PRELUDE, TEXT, ROWS[1], BACK, QUERIES] },
     ]
 };
+/// `dk` and `dv`: rows of queries are passed, and no sums over keys are needed.
 const KEYS: WgslSource =
     WgslSource { name: "attention_keys", parts: &[PRELUDE, TEXT, ROWS[0], BACK, include_str!("attention_keys.wgsl")] };
+/// Results of parts of the keys put together by their log-sums.
 const PARTS_OF_KEYS: WgslSource =
     WgslSource { name: "attention_parts", parts: &[PRELUDE, include_str!("attention_parts.wgsl")] };
 
@@ -414,6 +418,7 @@ impl<'a> QueryTerms<'a> {
 
 impl Attention for Wgpu {
     /// `q [B,T,Hq,d]` over at most `Np + W` keys a token.
+    /// `y [B,T,Hq,dv]` of the type of `q`, `lse [B,T,Hq]` in 32 bits.
     fn attention(
         &self,
         _: Checked<Self>,

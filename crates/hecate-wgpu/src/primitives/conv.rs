@@ -15,8 +15,10 @@ use hecate_core::{
 
 /// What both files of kernels share.
 const TEXT: &str = include_str!("conv.wgsl");
+/// What reads rows of tokens before the one at hand.
 const FORWARD: WgslSource =
     WgslSource { name: "conv_forward", parts: &[PRELUDE, TEXT, include_str!("conv_forward.wgsl")] };
+/// What reads gradients of rows after it.
 const BACKWARD: WgslSource =
     WgslSource { name: "conv_backward", parts: &[PRELUDE, TEXT, include_str!("conv_backward.wgsl")] };
 
@@ -84,6 +86,7 @@ struct ConvGrid {
 }
 
 impl<'a> ConvCall<'a> {
+    /// The table of edges is uploaded once for all kernels of the call.
     fn new(device: &'a Wgpu, dims: &'a ConvDims, dfinal: bool) -> Result<Self> {
         Ok(Self { device, dims, starts: starts(device, &dims.sequences)?, dfinal })
     }
@@ -123,6 +126,7 @@ impl<'a> ConvCall<'a> {
 
 impl Conv for Wgpu {
     /// All in 32 bits; results are rounded once.
+    /// `x [rows,D]`, `weight [D,W]`, `state [N,W−1,D]`; `y` is like `x`.
     fn conv(
         &self,
         _: Checked<Self>,
@@ -140,6 +144,7 @@ impl Conv for Wgpu {
     }
 
     /// The gradient in front of SiLU first; three kernels then read it.
+    /// `dfinal [N,W−1,D]` is there where a later call went on from the final state.
     fn conv_backward(
         &self,
         _: Checked<Self>,

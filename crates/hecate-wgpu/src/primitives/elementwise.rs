@@ -78,7 +78,9 @@ struct ElementwiseArgs {
     factor: f32,
     /// Of `dropout`: a [`DropMask`].
     dropped: u32,
+    /// Of `dropout`: the mask's random key, 64 bits in two words.
     key: [u32; 2],
+    /// Structures have multiples of 16 bytes.
     unused: [u32; 2],
 }
 
@@ -91,11 +93,13 @@ impl ElementwiseArgs {
 
 impl Elementwise for Wgpu {
     /// `y = map(x)` of the shape and type of `x`.
+    /// `x` has any shape and a float type; the map is a constant of the kernel, so no element branches.
     fn map(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         one(self, "map_forward", &mapped(map.index()), ElementwiseArgs::new(x.shape().count()), &[x], x.dtype())
     }
 
     /// `dx = map′(x) dy`, of the shape and type of `x`.
+    /// Slopes are made of `x`, so the forward keeps nothing else; `dy` is like `x`.
     fn map_backward(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         one(self, "map_backward", &mapped(map.index()), ElementwiseArgs::new(x.shape().count()), &[x, dy], x.dtype())
     }
@@ -106,6 +110,7 @@ impl Elementwise for Wgpu {
     }
 
     /// Both gradients in one pass over the three arrays.
+    /// `dx = map(g) dy` and `dg = x map′(g) dy`.
     fn gated_backward(
         &self,
         _: Checked<Self>,
@@ -124,6 +129,7 @@ impl Elementwise for Wgpu {
     }
 
     /// `y = map(x + b)`, `b [width]` or of the shape of `x`.
+    /// The sum itself is not written to memory.
     fn biased(
         &self,
         _: Checked<Self>,
@@ -137,6 +143,7 @@ impl Elementwise for Wgpu {
     }
 
     /// `dx = map′(x + b) dy`, of the shape and type of `x`.
+    /// That of `b [width]` is its sum over rows.
     fn biased_backward(
         &self,
         _: Checked<Self>,
@@ -150,6 +157,7 @@ impl Elementwise for Wgpu {
     }
 
     /// `a [rows, width]` and `b [width]` or of the shape of `a`.
+    /// The result is like `a`; element `i` of it takes element `i % width` of `b`.
     fn combine(
         &self,
         _: Checked<Self>,
@@ -163,12 +171,14 @@ impl Elementwise for Wgpu {
     }
 
     /// `factor x`, of the type of `x`.
+    /// In 16 bits the product is rounded once.
     fn scale(&self, _: Checked<Self>, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let args = ElementwiseArgs { factor, ..ElementwiseArgs::new(x.shape().count()) };
         one(self, "scale", &mapped(0), args, &[x], x.dtype())
     }
 
     /// Each invocation makes the mask of its own element.
+    /// It is made from a key and the element's place, so a backward need not keep it.
     fn dropout(&self, _: Checked<Self>, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let DropMask { key, dropped, kept } = mask;
         let args = ElementwiseArgs { key, dropped, factor: kept, ..ElementwiseArgs::new(x.shape().count()) };

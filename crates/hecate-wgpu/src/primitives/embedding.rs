@@ -8,13 +8,18 @@ use hecate_core::{Checked, DType, Result, Tensor, primitives::Embedding};
 
 /// What the three kernels of the sort share.
 const SORT: &str = include_str!("embedding_sort.wgsl");
+/// Rows by id, without a sort.
 const GATHER: WgslSource = WgslSource { name: "embedding", parts: &[PRELUDE, include_str!("embedding.wgsl")] };
+/// A radix sort has three kernels a digit: digits are counted first.
 const COUNTS: WgslSource =
     WgslSource { name: "embedding_counts", parts: &[PRELUDE, SORT, include_str!("embedding_counts.wgsl")] };
+/// Then counts become places.
 const STARTS: WgslSource =
     WgslSource { name: "embedding_starts", parts: &[PRELUDE, SORT, include_str!("embedding_starts.wgsl")] };
+/// Then keys and positions move there.
 const PLACES: WgslSource =
     WgslSource { name: "embedding_places", parts: &[PRELUDE, SORT, include_str!("embedding_places.wgsl")] };
+/// Sums of rows with one id, which the sort has put side by side.
 const BACKWARD: WgslSource =
     WgslSource { name: "embedding_backward", parts: &[PRELUDE, include_str!("embedding_backward.wgsl")] };
 
@@ -92,6 +97,7 @@ struct GatherBackwardArgs {
 
 impl Embedding for Wgpu {
     /// `table [V,D]`, `ids [n]`: an id that is not there gives NaN.
+    /// Ids are values: core sees their shape and type alone, and reading them back would stall the queue.
     fn embedding(&self, _: Checked<Self>, table: &Tensor<Self>, ids: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (vocabulary, width, count) = (table.shape().axes()[0], table.shape().last(), ids.shape().count());
         let (dtype, table) = (table.dtype(), self.widened(table)?);
@@ -104,6 +110,7 @@ impl Embedding for Wgpu {
     }
 
     /// Sorted ids turn the scatter into sums with one owner each.
+    /// `dy [n,D]` to `dtable [V,D]`: no atomic additions, so every run gives the same bits.
     fn embedding_backward(
         &self,
         _: Checked<Self>,
@@ -136,6 +143,7 @@ struct Sorted {
 }
 
 /// Sorts positions by id, from the lowest digit up. Ids over the vocabulary come last.
+/// Each pass is stable, so a digit of 8 bits at a time sorts all of them.
 fn sort(device: &Wgpu, vocabulary: usize, ids: &Tensor<Wgpu>) -> Result<Sorted> {
     let most = vocabulary as u32;
     let mut sorted = sort_by_digit(device, most, 0, ids, None)?;
@@ -147,6 +155,7 @@ fn sort(device: &Wgpu, vocabulary: usize, ids: &Tensor<Wgpu>) -> Result<Sorted> 
 }
 
 /// Sorts by one digit.
+/// `keys [count]`; `order [count]` says where they stood at first, and is missing in the first pass.
 fn sort_by_digit(
     device: &Wgpu,
     most: u32,

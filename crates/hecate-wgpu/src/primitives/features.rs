@@ -12,8 +12,10 @@ use hecate_core::{
 
 /// What both directions share.
 const TEXT: &str = include_str!("features.wgsl");
+/// Features of rows.
 const FORWARD: WgslSource =
     WgslSource { name: "features_forward", parts: &[PRELUDE, TEXT, include_str!("features_forward.wgsl")] };
+/// The gradient of rows, from that of their features.
 const BACKWARD: WgslSource =
     WgslSource { name: "features_backward", parts: &[PRELUDE, TEXT, include_str!("features_backward.wgsl")] };
 
@@ -61,6 +63,7 @@ impl FeaturesArgs {
 
 impl Features for Wgpu {
     /// `x [rows,D]` to `[rows,features]`.
+    /// `features` is `1 + D + D (D + 1)/2`; axes before the last stay as they are.
     fn poly2(&self, _: Checked<Self>, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (args, dtype) = (FeaturesArgs::new(coefficients, x)?, x.dtype());
         let axes = x.shape().axes();
@@ -73,6 +76,7 @@ impl Features for Wgpu {
     }
 
     /// `dy [rows,features]` to `dx [rows,D]`.
+    /// A pair's gradient goes to both of its elements, the square's twice to its own.
     fn poly2_backward(
         &self,
         _: Checked<Self>,

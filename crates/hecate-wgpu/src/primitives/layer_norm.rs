@@ -10,13 +10,16 @@ use hecate_core::{
     primitives::{AddedLayerNorm, LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, Reduce, cast},
 };
 
+/// `y`, mean and factor of a row, which one workgroup reads whole.
 const FORWARD: &str = include_str!("layer_norm_forward.wgsl");
+/// `dx`, and normalised rows for the gradient of the weight.
 const BACKWARD: &str = include_str!("layer_norm_backward.wgsl");
 /// Of rows as they are, and of sums with a residual.
 static FORWARDS: [WgslSource; 2] = [
     WgslSource { name: "layer_norm_forward", parts: &[PRELUDE, TEXT, ROWS[0], FORWARD] },
     WgslSource { name: "add_layer_norm_forward", parts: &[PRELUDE, TEXT, "const ADDED = 7u;", ROWS[1], FORWARD] },
 ];
+/// Without and with the gradient of a sum, which is added to `dx`.
 static BACKWARDS: [WgslSource; 2] = [
     WgslSource { name: "layer_norm_backward", parts: &[PRELUDE, TEXT, BESIDE[0], BACKWARD] },
     WgslSource { name: "add_layer_norm_backward", parts: &[PRELUDE, TEXT, "const ADDED = 8u;", BESIDE[1], BACKWARD] },
@@ -46,6 +49,7 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
 
 impl LayerNorm for Wgpu {
     /// `y = (x − m) r w + b`, and `m` and `r`, `[rows]` each in 32 bits.
+    /// `x [.., D]`, `w [D]` and `b [D]`: core has checked that they match.
     fn layer_norm(
         &self,
         _: Checked<Self>,
@@ -56,6 +60,7 @@ impl LayerNorm for Wgpu {
     }
 
     /// `dx` row by row; `dw` and `db` are sums over rows.
+    /// With `h = w dy` and `n = (x − m) r` it is `dx = r (h − mean(h) − n mean(n h))`.
     fn layer_norm_backward(
         &self,
         checked: Checked<Self>,
@@ -65,6 +70,7 @@ impl LayerNorm for Wgpu {
     }
 
     /// In one pass where numbers have 32 bits: a sum of 16 bits is rounded before its norm.
+    /// `residual`, `x` and their sum have one shape; later layers go on from the sum.
     fn add_layer_norm(
         &self,
         checked: Checked<Self>,

@@ -56,6 +56,7 @@ impl Layout for Wgpu {
     }
 
     /// A copy for each part, to its place on the axis.
+    /// Parts may differ in length along the axis alone, as core has checked.
     fn concat(&self, _: Checked<Self>, outer: usize, inner: usize, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let parts = parts.iter().map(|part| words(self, part)).collect::<Result<Vec<_>>>()?;
         let Some((first, dtype)) = parts.first() else {

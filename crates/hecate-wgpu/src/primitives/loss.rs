@@ -59,6 +59,7 @@ impl LossArgs {
 
 impl Loss for Wgpu {
     /// A workgroup a row of `logits [rows,V]`.
+    /// `targets [rows]` are below `classes`; losses and log-sums are `[rows]` in 32 bits.
     fn cross_entropy(&self, _: Checked<Self>, inputs: &LossInputs<&Tensor<Self>>) -> Result<Losses<Tensor<Self>>> {
         let LossInputs { classes, logits, targets } = *inputs;
         let rows = logits.shape().rows();
@@ -74,6 +75,7 @@ impl Loss for Wgpu {
     }
 
     /// An invocation an element of `dlogits [rows,V]`.
+    /// `factor (softmax − one-hot)`, and 0 in columns after the classes.
     fn cross_entropy_backward(&self, _: Checked<Self>, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>> {
         let LossBackward { inputs: LossInputs { classes, logits, targets }, lse, factor } = *call;
         let count = logits.shape().count();

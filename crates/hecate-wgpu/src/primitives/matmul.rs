@@ -18,7 +18,9 @@ pub(super) const MATMUL_ARGS: &str = include_str!("matmul_args.wgsl");
 pub(super) const TILES: &str = include_str!("matmul.wgsl");
 /// How operands are read and brought to workgroup memory.
 const OPERANDS: &str = include_str!("matmul_operands.wgsl");
+/// Four elements at a time, where rows as they are stored are a multiple of four long.
 const BY_FOURS: &str = include_str!("matmul_quads.wgsl");
+/// Rows of any length.
 const ONE_BY_ONE: &str = include_str!("matmul_singles.wgsl");
 
 /// For operands of each type.
@@ -173,6 +175,7 @@ impl Projection for Wgpu {}
 
 impl Matmul for Wgpu {
     /// `a [batch,m,k]`, `b [batch,k,n]`, either stored transposed.
+    /// `torch.baddbmm(onto, a, b)` `[batch,m,n]`; few rows and cooperative matrices have kernels of their own.
     fn matmul(&self, _: Checked<Self>, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
         let result = inputs.dtype();
         let MatmulInputs { a, b, onto } = inputs;

@@ -9,6 +9,7 @@ use hecate_core::{DType, Result, Tensor, primitives::MatmulDims};
 
 /// What both kernels share.
 const TEXT: &str = include_str!("matmul_rows.wgsl");
+/// An invocation has every 64th term of a sum.
 const DEEP_TEXT: &str = include_str!("matmul_rows_deep.wgsl");
 
 /// Terms of a column one after another: for any adapter and for one with subgroups, operands of each type.
@@ -22,16 +23,19 @@ static FLAT: [WgslSource; 3] =
 
 /// Rows that a kernel keeps sums of; it takes fewer too.
 const ROWS: [usize; 3] = [1, 4, 8];
+/// Each number of rows is a kernel of its own, whose sums stay in registers.
 static CONSTANTS: [[(&str, u32); 1]; 3] =
     [[("ROWS", ROWS[0] as u32)], [("ROWS", ROWS[1] as u32)], [("ROWS", ROWS[2] as u32)]];
 
 /// Columns of a workgroup, where they are deep and where they are flat.
 const COLUMNS: [usize; 2] = [4, 32];
 
+/// `[batch,n,k]`: the terms of a column are neighbours, and a workgroup shares them out.
 const fn deep(subgroups: usize, source: usize, rows: usize) -> Kernel<'static> {
     Kernel { source: &DEEP[subgroups][source], entry: "matmul_rows_deep", constants: &CONSTANTS[rows] }
 }
 
+/// `[batch,k,n]`: columns are neighbours, and invocations side by side read them together.
 const fn flat(source: usize, rows: usize) -> Kernel<'static> {
     Kernel { source: &FLAT[source], entry: "matmul_rows_flat", constants: &CONSTANTS[rows] }
 }
@@ -76,10 +80,13 @@ struct MatmulRowsArgs {
 /// A product of few rows, `[batch,m,k]` one after another, with matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RowProduct {
+    /// Products, each with a matrix of its own.
     batch: usize,
     /// `m`, at most the last of [`ROWS`].
     count: usize,
+    /// `k`.
     inner: usize,
+    /// `n`.
     columns: usize,
     /// Whether the rows are those of `b`, and the matrix is `a`.
     flipped: bool,

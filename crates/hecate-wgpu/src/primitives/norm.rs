@@ -16,13 +16,16 @@ use hecate_core::{
 
 /// What both directions share.
 const TEXT: &str = include_str!("norm.wgsl");
+/// `y` and `r`, whatever the rows are made of.
 const FORWARD: &str = include_str!("norm_forward.wgsl");
+/// `dx`, and what a gate lets through.
 const BACKWARD: &str = include_str!("norm_backward.wgsl");
 /// Of rows as they are, and of sums with a residual.
 static FORWARDS: [WgslSource; 2] = [
     WgslSource { name: "norm_forward", parts: &[PRELUDE, TEXT, ROWS[0], FORWARD] },
     WgslSource { name: "add_norm_forward", parts: &[PRELUDE, TEXT, "const ADDED = 6u;", ROWS[1], FORWARD] },
 ];
+/// Without and with the gradient of a sum, which is added to `dx`.
 static BACKWARDS: [WgslSource; 2] = [
     WgslSource { name: "norm_backward", parts: &[PRELUDE, TEXT, BESIDE[0], BACKWARD] },
     WgslSource { name: "add_norm_backward", parts: &[PRELUDE, TEXT, "const ADDED = 6u;", BESIDE[1], BACKWARD] },
@@ -213,6 +216,7 @@ fn normalise_backward(
 
 impl Norm for Wgpu {
     /// `y = w x r` with `r = 1/√(mean x² + ε)`, times `act(g)` where there is a gate, and `r` of each group in 32 bits.
+    /// `x [.., D]`, `w [D]`, `g` like `x`, and groups that divide `D`: core has checked them.
     fn rms_norm(
         &self,
         _: Checked<Self>,
@@ -223,6 +227,7 @@ impl Norm for Wgpu {
     }
 
     /// `dx` by rows, `dweight [D]` as a sum over rows; what a gate lets through is the plain norm's gradient.
+    /// `inverse` is the forward's `r`, one a group of a row; `dy` is like `x`.
     fn rms_norm_backward(
         &self,
         _: Checked<Self>,
@@ -250,6 +255,7 @@ impl Norm for Wgpu {
     }
 
     /// In one pass where numbers have 32 bits and there is no gate: a sum of 16 bits is rounded before its norm.
+    /// `residual`, `x` and their sum have one shape; later layers go on from the sum.
     fn add_rms_norm(
         &self,
         checked: Checked<Self>,
@@ -269,6 +275,7 @@ impl Norm for Wgpu {
     }
 
     /// In one pass without a gate; gradients of 16 bits are widened before and rounded after it.
+    /// `dsum`, like `x`, is what comes back along the residual stream.
     fn add_rms_norm_backward(
         &self,
         checked: Checked<Self>,
@@ -284,11 +291,13 @@ impl Norm for Wgpu {
     }
 
     /// `y = x r` with `r = 1/√(|x|² + ε²)` row by row, and `r [rows]`.
+    /// `x [.., D]`; `y` is like it, and `r` has 32 bits.
     fn l2_norm(&self, _: Checked<Self>, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>> {
         normalise(self, RmsNormOptions::new(epsilon), x, None, None, None)
     }
 
     /// `dx = r (dy − x r² (x·dy))`, row by row.
+    /// The forward's `ε` is in `r` already, so none is needed here.
     fn l2_norm_backward(
         &self,
         _: Checked<Self>,

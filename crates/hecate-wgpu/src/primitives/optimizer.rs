@@ -44,11 +44,13 @@ struct AdamWArgs {
     unbias2: f32,
     /// Norm above which gradients are scaled down.
     max_norm: f32,
+    /// Structures have multiples of 16 bytes.
     unused: [u32; 3],
 }
 
 impl Optimizer for Wgpu {
     /// One launch a parameter; clipping is decided on the device.
+    /// A slot's three arrays and its gradient have one shape, as core has checked.
     fn adamw(
         &self,
         _: Checked<Self>,
@@ -72,6 +74,7 @@ impl Optimizer for Wgpu {
     }
 
     /// `[1]`: the sum of squares of all gradients.
+    /// It stays on the device: the kernel takes the root and clips, and nobody waits.
     fn norm_squared(&self, _: Checked<Self>, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         total_squares(self, grads)
     }

@@ -16,10 +16,12 @@ use hecate_core::{
 
 /// How blocks are decoded.
 const TEXT: &str = include_str!("quantized.wgsl");
+/// Decoded in registers, for as many rows as fit there.
 const FEW_ROWS: WgslSource = WgslSource {
     name: "quantized_few_rows",
     parts: &[IEEE, BITS, PRELUDE, WORKGROUP[0], TEXT, include_str!("quantized_few_rows.wgsl")],
 };
+/// Decoded into workgroup memory, where all rows of a tile use them.
 const MANY_ROWS: WgslSource = WgslSource {
     name: "quantized_tiles",
     parts: &[STORE_F32, IEEE, BITS, PRELUDE, TEXT, include_str!("quantized_tiles.wgsl"), MATMUL_ARGS, TILES],

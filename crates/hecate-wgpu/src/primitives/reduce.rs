@@ -65,20 +65,24 @@ const HEIGHT: usize = 32;
 
 impl Reduce for Wgpu {
     /// `Σ x`, `[1]` in 32 bits.
+    /// `x` has any shape; each round adds up 4096 elements a workgroup.
     fn sum(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         total(self, &self.widened(x)?, false)
     }
 
     /// `Σ x²`, `[1]` in 32 bits.
+    /// Elements are squared in the first round alone.
     fn sum_squares(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         total(self, &self.widened(x)?, true)
     }
 
     /// `[width]`: sums over all rows.
+    /// `x.view(-1, width).sum(0)`, of the type of `x`.
     fn sum_rows(&self, _: Checked<Self>, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         sum_columns(self, width, Terms::Values(x))
     }
 
+    /// `(x * y).view(-1, width).sum(0)`, without an array of products.
     fn sum_products(&self, _: Checked<Self>, width: usize, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
         sum_columns(self, width, Terms::Products(x, y))
     }

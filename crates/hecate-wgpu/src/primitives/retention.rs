@@ -11,6 +11,7 @@ use hecate_core::{
     primitives::{Retention, RetentionBackward, RetentionInputs},
 };
 
+/// Both directions, element by element.
 const SOURCE: WgslSource = WgslSource { name: "retention", parts: &[PRELUDE, include_str!("retention.wgsl")] };
 
 /// `log a [rows,H]`: an invocation makes one element.
@@ -41,6 +42,7 @@ impl RetentionArgs {
 
 impl Retention for Wgpu {
     /// An invocation an element of `x [rows,H]`.
+    /// `-a_log.exp() * softplus(x + dt_bias)` in 32 bits, with `a_log` and `dt_bias` `[H]`.
     fn retention(&self, _: Checked<Self>, inputs: &RetentionInputs<&Tensor<Self>>) -> Result<Tensor<Self>> {
         let RetentionInputs { x, a_log, dt_bias } = *inputs;
         let (args, x) = (RetentionArgs::new(x), self.widened(x)?);
@@ -51,6 +53,7 @@ impl Retention for Wgpu {
     }
 
     /// One pass for both elements, then two sums over rows.
+    /// `dy [rows,H]` has 32 bits, like the forward's result.
     fn retention_backward(
         &self,
         _: Checked<Self>,

@@ -10,6 +10,7 @@ use hecate_core::{
     primitives::{Rotary, RotaryDims},
 };
 
+/// Angles come from a table of 64-bit fractions, since WGSL has no 64-bit floats.
 const SOURCE: WgslSource = WgslSource { name: "rotary", parts: &[PRELUDE, include_str!("rotary.wgsl")] };
 
 /// An invocation turns one pair of a row, in all heads.
@@ -34,6 +35,7 @@ struct RotaryArgs {
 
 impl Rotary for Wgpu {
     /// The backward is the same kernel with the angles reversed.
+    /// `x [rows,H,d]` with an even `d`, as core has checked; the result is like it.
     fn rotary(&self, _: Checked<Self>, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (rows, half, dtype) = (dims.sequences.rows(), dims.width / 2, x.dtype());
         let (table, x) = (table(self, dims)?, self.widened(x)?);

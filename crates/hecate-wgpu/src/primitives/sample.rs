@@ -9,7 +9,9 @@ use hecate_core::{
     primitives::{Cut, Sample, Sampled},
 };
 
+/// Both greedy choice and draws.
 const SOURCE: WgslSource = WgslSource { name: "sample", parts: &[PRELUDE, include_str!("sample.wgsl")] };
+/// `[B]` tokens and `[B,3]` streams: a workgroup takes one row of scores.
 const SAMPLE: Kernel<'static> = Kernel { source: &SOURCE, entry: "sample", constants: &[] };
 
 /// Every kernel of the file.
@@ -34,6 +36,7 @@ struct SampleArgs {
 
 impl Sample for Wgpu {
     /// `[B]` tokens of `scores [B,V]` and the streams `[B,3]` after them.
+    /// Each text has a stream of its own, so its draws do not depend on the rest of the batch.
     fn sample(
         &self,
         _: Checked<Self>,

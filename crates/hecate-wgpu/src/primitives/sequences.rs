@@ -7,7 +7,9 @@ use crate::{
 };
 use hecate_core::{DType, Result, Sequences, Tensor, primitives::LastRows};
 
+/// Copies, of rows before the call where a sequence is short.
 const LAST: WgslSource = WgslSource { name: "last_rows", parts: &[PRELUDE, include_str!("last_rows.wgsl")] };
+/// The gradient of such copies.
 const ADD: WgslSource = WgslSource { name: "add_last", parts: &[PRELUDE, include_str!("add_last.wgsl")] };
 
 /// With rows in front or not, with rows or ones.

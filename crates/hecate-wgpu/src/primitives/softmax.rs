@@ -21,6 +21,7 @@ pub(crate) const KERNELS: &[Kernel<'static>] =
 
 impl Softmax for Wgpu {
     /// `y = e^{x − top} / Σ e^{x − top}`, row by row.
+    /// `x.softmax(-1)`, of the shape and type of `x`.
     fn softmax(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (spread, dtype, x) = (WholeRows::new(x)?, x.dtype(), self.widened(x)?);
         let y = self.empty(x.shape().clone(), DType::F32)?;
@@ -30,6 +31,7 @@ impl Softmax for Wgpu {
     }
 
     /// `dx = y (dy − y·dy)`, row by row.
+    /// It is made of the result `y` alone, so the forward keeps nothing else.
     fn softmax_backward(&self, _: Checked<Self>, y: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (spread, dtype) = (WholeRows::new(y)?, y.dtype());
         let (y, dy) = (self.widened(y)?, self.widened(dy)?);

@@ -266,6 +266,7 @@ fn backward<R: Recurrent<F>, F>(
 impl<R: Recurrent<Own>> hecate_core::Kernel<R, Own> for Wgpu {
     type Saved = SavedStates;
 
+    /// Core has checked shapes, types and devices.
     fn forward(call: KernelCall<'_, R, Self>, keep: bool) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
         forward(call, keep)
     }
@@ -284,6 +285,7 @@ impl<R: Recurrent<Own>> hecate_core::Kernel<R, Own> for Wgpu {
 impl DeepEngine for Wgpu {
     type Saved = SavedStates;
 
+    /// `keep` says whether a backward will come, which needs states along the way.
     fn deep_forward<R: DeepRule>(
         call: KernelCall<'_, R, Self>,
         keep: bool,
@@ -292,6 +294,7 @@ impl DeepEngine for Wgpu {
         forward::<R, Deep>(call, keep)
     }
 
+    /// A segment's states are computed again from its kept one, then its tokens go back.
     fn deep_backward<R: DeepRule>(
         call: KernelCall<'_, R, Self>,
         saved: SavedStates,

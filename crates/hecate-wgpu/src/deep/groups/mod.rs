@@ -113,6 +113,7 @@ pub(crate) struct Groups {
     spec: DeepSpec,
     /// `BIAS`.
     bias: u32,
+    /// Whether a state has momentum beside its weights.
     momentum: bool,
     /// `D`, 0 for a matrix.
     hidden: usize,

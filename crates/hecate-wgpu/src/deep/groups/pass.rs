@@ -76,6 +76,7 @@ pub(super) struct Pass<'a> {
     pub(super) arrays: &'a Arrays<'a>,
     /// `groups.wgsl`'s `Plan`.
     pub(super) plan: Tensor<Wgpu>,
+    /// Panels of all memories, `[memories, each]`.
     pub(super) workspace: Tensor<Wgpu>,
     /// Packed factors of cooperative products.
     pub(super) packs: OnceCell<Packs>,

@@ -82,9 +82,13 @@ impl ProductArgs {
 /// by ∘ (a b).
 #[derive(Clone, Copy)]
 pub(super) struct Term {
+    /// The left factor.
     pub(super) a: Panel,
+    /// The right factor.
     pub(super) b: Panel,
+    /// Numbers by token that multiply; none for a product as it is.
     pub(super) by: Option<Number>,
+    /// Whether they multiply the terms of a sum, not rows of the result.
     pub(super) by_depth: bool,
 }
 
@@ -153,6 +157,7 @@ pub(super) enum Kind {
 pub(super) struct Product {
     /// Where the result goes; its sizes are those of the product.
     pub(super) out: Panel,
+    /// Added up before anything joins.
     pub(super) terms: Vec<Term>,
     pub(super) kind: Kind,
     /// How much of what was there stays.

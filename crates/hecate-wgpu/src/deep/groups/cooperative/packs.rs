@@ -59,6 +59,7 @@ impl Factor {
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 struct FactorArgs {
+    /// As in [`Factor`], and so are the next four.
     at: u32,
     by_side: u32,
     by_term: u32,
