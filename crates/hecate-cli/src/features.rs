@@ -22,6 +22,7 @@ pub(crate) fn install(lacking: &[&str]) -> String {
 mod tests {
     use super::*;
 
+    /// A build without what the last one had would break what somebody does with it.
     #[test]
     fn nothing_is_lost_by_a_new_build() {
         for (lacking, _) in features() {

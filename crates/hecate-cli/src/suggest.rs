@@ -12,6 +12,7 @@ use clap::{
 const LETTERS_A_SLIP: usize = 3;
 
 /// Flags, each with its names elsewhere. Where several rows have a name, the first whose flag the subcommand has counts.
+/// Letters are small and joints are dashes, as what was typed is compared.
 const NAMES: [(&str, &[&str]); 41] = [
     // What is read and written.
     ("text", &["f", "file", "input", "data", "dataset", "train-data", "train-file", "corpus", "data-dir"]),
@@ -161,6 +162,7 @@ mod tests {
         Some(tip.split('\'').next()?.to_owned())
     }
 
+    /// Whole lines: a name means what the subcommand that it is given to has for it.
     #[test]
     fn names_of_other_programs_lead_to_flags() {
         for (line, flag) in [
@@ -190,6 +192,7 @@ mod tests {
         }
     }
 
+    /// A wrong suggestion costs more than none: somebody tries it, and trains another model.
     #[test]
     fn what_only_looks_alike_is_not_suggested() {
         // Letters in common, and no more.
@@ -207,6 +210,7 @@ mod tests {
         }
     }
 
+    /// The table against the flags that there are: neither a renamed flag nor an order of rows breaks it unseen.
     #[test]
     fn every_name_leads_to_the_first_flag_that_there_is() {
         let mut all = Vec::new();

@@ -7,16 +7,19 @@ use super::{
 use serde_json::{Value, json};
 
 /// As the harness's tiny model, without its text and its warm-up.
+/// There are 25 steps, since the loss that is told is a mean of the last twenty.
 const TINY: &str =
     "bench text --text text.txt --layers 1 --width 16 --heads 2 --tokens 24 --batch 2 --warmup=0 --steps 25";
 
 /// What a row says under a name.
+/// A row that is missing is shown with all that was found.
 fn row<'a>(found: &'a Value, model: &str, seed: u64) -> &'a Value {
     let rows = found["rows"].as_array().unwrap();
     rows.iter().find(|row| row["model"] == model && row["seed"] == seed).unwrap_or_else(|| panic!("{model}: {found}"))
 }
 
 /// Losses of steps to the last bit, figures as they are printed: rules, momentum of its own, and a composition.
+/// A comparison is worth something only if its models are those that `train` makes.
 #[test]
 fn models_learn_what_train_teaches_them() {
     // Two seeds, of which the second is trained as a run.
@@ -49,6 +52,7 @@ fn models_learn_what_train_teaches_them() {
 }
 
 /// Every model that has a name, in its place, whatever ends first.
+/// Five jobs end in another order than they began in, and no job may change the numbers of another.
 #[test]
 fn all_models_are_the_same_with_several_jobs() {
     let line = TINY.replace("--steps 25", "--steps 2");
@@ -103,6 +107,7 @@ fn options_are_those_of_the_models_that_have_them() {
 }
 
 /// Divergence is a row and no failure of the command; what cannot be run is both.
+/// One model that diverges is not to cost a comparison its other rows.
 #[test]
 fn failures_are_rows() {
     let line = format!("{TINY} --models delta,hebbian");
@@ -126,6 +131,7 @@ fn failures_are_rows() {
 }
 
 /// Flags before texts, texts before steps.
+/// What is wrong shows at once, and not after minutes of training.
 #[test]
 fn mistakes_are_named() {
     let cases: &[(&str, &[&str])] = &[
@@ -150,6 +156,7 @@ fn mistakes_are_named() {
 }
 
 /// Rows that are done are still printed.
+/// So many steps that only a stop ends them.
 #[cfg(unix)]
 #[test]
 fn a_comparison_can_be_stopped() {

@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::fs;
 
 /// The first mixer in the configuration of a run of one step, with these flags, in the folder `out`.
+/// What flags have done is seen there, where later commands read it.
 fn written(workspace: &Workspace, out: &str, flags: &str) -> Value {
     let run = ["--steps", "1", "--out", out].into_iter().chain(flags.split(' '));
     workspace.train(&run.collect::<Vec<_>>()).succeeded();

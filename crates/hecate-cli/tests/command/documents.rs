@@ -67,6 +67,7 @@ impl Help {
     }
 }
 
+/// Whoever renames a flag does not see every document that tells it.
 #[test]
 fn documented_commands_are_understood() {
     let mut help = Help { workspace: Workspace::new(), texts: HashMap::new() };

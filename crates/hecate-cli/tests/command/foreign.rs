@@ -11,9 +11,11 @@ use std::{
 };
 
 /// Longest that a refusal takes: what waits, waits for ever.
+/// A refusal takes milliseconds; the rest is for machines that do much else.
 const SOON: Duration = Duration::from_secs(20);
 
 /// Ended within [`SOON`], with this status.
+/// `line` is read by a shell, with its redirections. A command that still waits is killed, and the test fails.
 fn soon(workspace: &Workspace, line: &str) -> Outcome {
     let mut command = workspace.shell(&format!("exec \"$HECATE\" {line}"));
     let mut child = command.spawn().unwrap();
@@ -28,12 +30,15 @@ fn soon(workspace: &Workspace, line: &str) -> Outcome {
     Outcome::new(child.wait_with_output().unwrap())
 }
 
+/// A named pipe in place of what was at `path`.
+/// Whoever opens it to read waits for a writer, and none ever comes.
 fn pipe(path: &Path) {
     let _ = fs::remove_file(path);
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
 /// Names in a folder, in order.
+/// Hidden files are among them: leftovers of a write have names with a dot in front.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<_> = entries.collect();
@@ -41,6 +46,8 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
+/// A name that looks like Hecate's own is no proof that Hecate wrote the file.
+/// What it has not written it neither removes nor writes over, with `--overwrite` either.
 #[test]
 fn a_folder_of_others_is_no_place_for_a_run() {
     let workspace = Workspace::new();
@@ -66,6 +73,8 @@ fn a_folder_of_others_is_no_place_for_a_run() {
     workspace.run(&["train", "--resume"]).failed(1, &told);
 }
 
+/// A link in a run's folder may lead to any file of the user, here `victim`.
+/// Whatever a run appends, cuts short or locks must not be that file.
 #[test]
 fn files_of_a_run_are_opened_without_following_links() {
     let workspace = Workspace::new();
@@ -99,6 +108,8 @@ fn files_of_a_run_are_opened_without_following_links() {
 }
 
 /// Each takes the time of a refusal: nobody writes to the pipes, and zeros have no end.
+/// Neither a length nor an end can be asked of them, so that they are refused before they are read.
+/// Standard input is the one stream that is taken, up to a size.
 #[test]
 fn what_is_no_plain_file_is_refused() {
     let workspace = Workspace::new();
@@ -133,6 +144,7 @@ fn what_is_no_plain_file_is_refused() {
 }
 
 /// Changes what the newest checkpoint says of its training, so that its checksums fit.
+/// With a wrong checksum it would be refused before anybody looked at what it says.
 fn say(workspace: &Workspace, change: impl Fn(&mut Value)) {
     let folder = workspace.path("runs/text/checkpoint-00000001");
     let training = folder.join("training.json");
@@ -148,6 +160,8 @@ fn say(workspace: &Workspace, change: impl Fn(&mut Value)) {
     fs::copy(sums.checkpoint(1).join("checksums.json"), folder.join("checksums.json")).unwrap();
 }
 
+/// A checkpoint may come from somebody else, and what it names is read without a question.
+/// It is held to what a run writes: whole paths of plain files. A flag may name any text: its user chose it.
 #[test]
 fn a_run_does_not_say_that_its_text_is_just_anywhere() {
     let workspace = Workspace::new();
@@ -168,6 +182,7 @@ fn a_run_does_not_say_that_its_text_is_just_anywhere() {
 }
 
 /// What cannot be written is an error, also where it is help.
+/// Scripts read help and lists through pipes, and must see that a part is missing. `/dev/full` takes no byte.
 #[test]
 fn help_that_nobody_can_read_is_an_error() {
     let workspace = Workspace::new();
@@ -175,11 +190,14 @@ fn help_that_nobody_can_read_is_an_error() {
         let found = Outcome::new(workspace.shell(&format!("\"$HECATE\" {line} >/dev/full")).output().unwrap());
         found.failed(1, &["No space left on device"]);
     }
+    // A mistake keeps its own status, though nobody can be told of it.
     let found = Outcome::new(workspace.shell("\"$HECATE\" juggle 2>/dev/full").output().unwrap());
     assert_eq!(found.code, Some(2));
 }
 
 /// The limit of `ulimit -f` comes with a signal that ends programs.
+/// A block has 512 or 1024 bytes, by the shell: eight of either are less than the weights of 256 embeddings.
+/// What was begun is gone afterwards; only the lock may stay.
 #[test]
 fn files_over_a_limit_end_no_run_without_a_word() {
     let workspace = Workspace::new();
@@ -190,6 +208,7 @@ fn files_over_a_limit_end_no_run_without_a_word() {
 }
 
 /// Drivers that look for a session say nothing where there is none.
+/// Their complaint would stand above the list of devices, as if something were wrong with them.
 #[test]
 fn a_machine_without_a_session_is_told_nothing_of_it() {
     let workspace = Workspace::new();
@@ -198,6 +217,8 @@ fn a_machine_without_a_session_is_told_nothing_of_it() {
     assert!(!found.stderr.contains("XDG_RUNTIME_DIR"), "{found:?}");
 }
 
+/// Where a folder is expected, "no such folder" would send people to look for a name that is there.
+/// Where there is nothing at all, the error says what makes a run.
 #[test]
 fn a_file_is_not_called_a_missing_folder() {
     let workspace = Workspace::new();
@@ -209,6 +230,8 @@ fn a_file_is_not_called_a_missing_folder() {
 }
 
 /// What `hecate quantize` wrote is no text, as a run is none.
+/// `--text .` learns every text below the folder, and runs stand in that folder too.
+/// The identity of the text must not change with them, or no run could go on.
 #[test]
 fn a_quantized_model_is_no_part_of_the_folder_that_is_learned() {
     let workspace = Workspace::new();
@@ -220,6 +243,7 @@ fn a_quantized_model_is_no_part_of_the_folder_that_is_learned() {
         let said: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
         said["plan"]["identity"].clone()
     };
+    // The second run finds the first one and the quantized model beside its text.
     let before = learned("runs/one");
     workspace.run(&["quantize", "--run", "runs/one", "--to", "q8_0", "--out", "small"]).succeeded();
     assert_eq!(learned("runs/two"), before);

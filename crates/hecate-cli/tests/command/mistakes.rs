@@ -8,6 +8,7 @@ use std::{
 
 /// Exit status, command line, and what the message must contain: 1 for what the command refuses, 2 for flags that cannot
 /// be read.
+/// What the message contains is the flag or file, and then what to change.
 #[test]
 fn mistakes_are_named_with_a_way_out() {
     let workspace = Workspace::new();

@@ -20,12 +20,14 @@ const LONG: &str = "--steps 100000 --save-every 4";
 const SOON: Duration = Duration::from_millis(2500);
 
 /// Sends a signal.
+/// `name` is as `kill` takes it, such as `-HUP`.
 fn signal(child: &Child, name: &str) {
     // By the system's own command: the standard library sends no such signal.
     assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 
 /// Waits until a step after `before` is saved; the run must still be going on.
+/// Returns that step, for the next call to wait beyond.
 fn wait_for(workspace: &Workspace, child: &mut Child, before: u64) -> u64 {
     loop {
         if let Some(step) = workspace.saved(RUN).filter(|&step| step > before) {
@@ -37,6 +39,7 @@ fn wait_for(workspace: &Workspace, child: &mut Child, before: u64) -> u64 {
 }
 
 /// What the child said, and that it ended with this status; it saved, and told how to go on.
+/// The status is 128 and the number of the signal, as shells count.
 fn stopped(child: Child, status: i32) {
     let outcome = Outcome::new(child.wait_with_output().unwrap());
     assert!(outcome.code == Some(status) && outcome.stderr.contains("stopped and saved"), "{outcome:?}");
@@ -58,6 +61,7 @@ fn a_hang_up_that_is_ignored_stays_ignored() {
 }
 
 /// A terminal that is closed stops a run as Ctrl-C does.
+/// Whoever loses a connection loses no step by it.
 #[test]
 fn a_hang_up_saves_and_stops() {
     let workspace = Workspace::new();
@@ -71,6 +75,7 @@ fn a_hang_up_saves_and_stops() {
 }
 
 /// The run to its end with these redirections: what it says, and that it is saved as it would be without them.
+/// `to` is what stands behind the command in a shell.
 fn redirected(to: &str) -> Outcome {
     redirected_with("", to)
 }
@@ -131,6 +136,7 @@ fn other_commands_end_quietly() {
 }
 
 /// README.md: only the first build needs a network.
+/// Nothing is fetched behind the scenes, and nobody is told what is learned.
 #[test]
 fn a_run_needs_no_network() {
     let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
@@ -201,6 +207,7 @@ fn a_stop_is_seen_inside_a_measurement() {
 }
 
 /// Stacks that no memory holds: the system starts no thread.
+/// A petabyte for each (2⁵⁰ bytes); an error must say so, where a panic would be the standard library's answer.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_system_without_threads() {

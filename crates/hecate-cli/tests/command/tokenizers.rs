@@ -3,13 +3,17 @@
 use super::harness::{Outcome, Workspace};
 use std::fs;
 
+/// With `<unk>` and `</s>` the whole vocabulary. No word is two others joined, so that a lost space shows.
 const WORDS: [&str; 12] = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "two", "dogs", "run", "past"];
+/// One layer of width 16, which learns in a build without optimization too; all of the held-out text is measured.
 const TRAIN: &str = "train --text words.txt --tokenizer tokenizer.json --layers 1 --width 16 --heads 2 --tokens 16 --batch 2 \
                      --steps 30 --lr 0.02 --measure all";
 
 /// A workspace with a text of words, a special token after every fifth, and a tokenizer whose numbers have a gap.
+/// Numbers are 0, 1 and 60 to 71: as many rows as there are words would be too few for the largest.
 fn words() -> Workspace {
     let workspace = Workspace::new();
+    // Squares modulo 13: an order that comes again, and that a small model learns.
     let word = |i: usize| if i % 6 == 5 { "</s>\n" } else { WORDS[i * i % 13 % 12] };
     let text: Vec<_> = (0..900).map(word).collect();
     fs::write(workspace.path("words.txt"), text.join(" ")).unwrap();
@@ -19,6 +23,7 @@ fn words() -> Workspace {
         .zip([0, 1].into_iter().chain(60..))
         .map(|(word, id)| ((*word).to_owned(), id.into()))
         .collect();
+    // No decoder: spaces between words are then up to whoever puts texts together.
     let file = serde_json::json!({
         "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null, "decoder": null,
         "added_tokens": [{ "id": 1, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
@@ -31,18 +36,21 @@ fn words() -> Workspace {
 }
 
 /// Every word of a line, of which none is glued to another.
+/// Words that were joined are not in the list. `<unk>` is there where a model was unsure.
 fn known(line: &str) -> usize {
     let words: Vec<_> = line.split_whitespace().collect();
     assert!(words.iter().all(|word| WORDS.contains(word) || *word == "<unk>"), "{line}");
     words.len()
 }
 
+/// Lines of standard output; the command must have succeeded.
 fn lines(found: &Outcome) -> Vec<String> {
     found.succeeded();
     found.stdout.lines().map(str::to_owned).collect()
 }
 
 /// A space stands between all words: after a prompt, after a special token, after each line of a conversation, and in the sample.
+/// Tokens that are decoded a few at a time lose the space where a piece begins.
 #[test]
 fn words_are_apart_wherever_a_text_goes_on() {
     let workspace = words();
@@ -56,6 +64,7 @@ fn words_are_apart_wherever_a_text_goes_on() {
     let (prompt, text) = sample.split_once(":\n").expect("a prompt and a text");
     assert!(text.starts_with(prompt.trim_matches('"')), "{sample}");
     assert!(known(text) > 50);
+    // At a temperature of 2 unlikely words are drawn too, so that many pairs have their chance to be joined.
     let generated = workspace.run(&["generate", "--prompt", "the cat sat", "--tokens", "40", "--temperature", "2"]);
     let text = lines(&generated).join(" ");
     assert!(text.starts_with("the cat sat ") && known(&text) > 20, "{text}");
@@ -64,11 +73,13 @@ fn words_are_apart_wherever_a_text_goes_on() {
         let answers = lines(&workspace.run_fed(&flags, "the cat\nthe cat\n\nsaw two\n"));
         assert_eq!(answers.len(), 3, "{answers:?}");
         assert!(answers.iter().all(|answer| answer.starts_with(' ') && known(answer) > 2), "{answers:?}");
+        // Draws go on from answer to answer: the same line is not answered alike.
         assert_ne!(answers[0], answers[1]);
     }
 }
 
 /// A line that is no text is told of, and the next one is answered.
+/// `ff` is in no UTF-8; the lines before and after it are plain words.
 #[test]
 fn a_bad_byte_ends_no_conversation() {
     let workspace = words();
@@ -87,6 +98,7 @@ fn a_bad_byte_ends_no_conversation() {
 fn a_long_text_takes_bounded_room() {
     let workspace = words();
     let text = fs::read_to_string(workspace.path("words.txt")).unwrap();
+    // Some ten megabytes, of which a step learns 32 tokens.
     fs::write(workspace.path("words.txt"), text.repeat(3_000)).unwrap();
     let bytes = fs::metadata(workspace.path("words.txt")).unwrap().len();
     let flags = "--steps 1 --measure 0.1 --overwrite --threads 1";

@@ -15,6 +15,7 @@ pub fn holds_what_it_claims<D: Device>(device: &D) {
 }
 
 /// A buffer of `there` makes no tensor of `here`, and is not read through it, where devices have memories of their own.
+/// Its size would fit: nothing but the device is wrong.
 pub fn stays_on_its_device<D: Device>(here: &D, there: &D) {
     let buffer = there.upload(Host::F32(vec![1.0; 4])).expect("an upload");
     for result in

@@ -2,6 +2,9 @@
 //!
 //! Each call of one is an error or has a result. It never panics, and no kernel leaves its arrays; a checker of memory sees the
 //! latter.
+//!
+//! A rule may be safe code of somebody else. So kernels must not trust that it answers alike twice, or that what was
+//! checked is what is computed.
 
 use hecate_core::{
     Backend, ConvInput, DType, Decode, Device, Dims, GateForm, GateLogit, Inputs, Kernel, NoSlots, Of, Outputs, Read,
@@ -21,6 +24,7 @@ thread_local! {
 }
 
 /// Whether this question comes after so many others.
+/// It counts this one too. One count serves all answers, since a call asks for options, states and slots in turn.
 fn is_late(after: u32) -> bool {
     ASKED.replace(ASKED.get() + 1) >= after
 }
@@ -28,19 +32,23 @@ fn is_late(after: u32) -> bool {
 /// What a rule says first, and what it says later.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Lie<S> {
+    /// The answer to the first `after` questions.
     first: S,
+    /// The answer to all others.
     later: S,
     /// Questions until then.
     after: u32,
 }
 
 impl<S> Lie<S> {
+    /// Counts as a question, whichever answer it is.
     fn answer(self) -> S {
         if is_late(self.after) { self.later } else { self.first }
     }
 }
 
 /// Two matrices, of which one is gone when somebody asks late.
+/// They are a list, whose length no type holds; kernels expect `[sequences, heads, key, value]` of each.
 #[derive(Debug)]
 struct Vanishing;
 
@@ -52,10 +60,12 @@ impl Slots for Vanishing {
         Self::NAMES.iter().copied().map(make).collect()
     }
 
+    // One matrix where two are promised: whoever counts slots by their names is out by one.
     fn into_vec<T>(slots: Vec<T>) -> Vec<T> {
         slots.into_iter().take(if is_late(12) { 1 } else { 2 }).collect()
     }
 
+    // Both, always: whoever looks finds more than whoever takes.
     fn as_ref<T>(slots: &Vec<T>) -> Vec<&T> {
         slots.iter().collect()
     }
@@ -78,12 +88,14 @@ impl Slots for Vanishing {
 }
 
 impl LowerState for Vanishing {
+    // Late, a rule with momentum has no momentum to start from.
     fn lower<T>(slots: Vec<T>) -> LinearState<T> {
         let mut slots = slots.into_iter();
         let m = slots.next().expect("two were made");
         LinearState { m, s: if is_late(9) { None } else { slots.next() } }
     }
 
+    // Late, one gradient is asked for twice, and the other by nobody.
     fn lower_backward<T>(mut matrix: impl FnMut(LinearMatrix) -> T) -> Vec<T> {
         let second = if is_late(9) { LinearMatrix::M } else { LinearMatrix::S };
         vec![matrix(LinearMatrix::M), matrix(second)]
@@ -91,6 +103,7 @@ impl LowerState for Vanishing {
 }
 
 impl LowerWeights for Vanishing {
+    // Late, the second is a weight of a second layer, which a memory of one matrix lacks.
     fn lower_backward<T>(mut matrix: impl FnMut(DeepMatrix) -> T) -> Vec<T> {
         let second = if is_late(9) { DeepMatrix::W1 } else { DeepMatrix::S0 };
         vec![matrix(DeepMatrix::W0), matrix(second)]
@@ -108,6 +121,7 @@ impl Rule for Linearly {
     type State = Vanishing;
     type Anchor = NoSlots;
 
+    // Late, the second matrix is a column: kernels that trust its shape would read past its end.
     fn state(self, dims: &Dims) -> Vec<Shape> {
         let later = Shape::from([dims.sequences.count(), dims.heads, dims.key, 1]);
         vec![dims.matrices(), if is_late(self.0.after) { later } else { dims.matrices() }]
@@ -121,6 +135,7 @@ impl LinearRule for Linearly {
 }
 
 /// A deep rule with one.
+/// The number beside it stands where a rule keeps how many tokens share a gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Deeply(Lie<DeepSpec>, Option<u32>);
 
@@ -135,6 +150,7 @@ impl DeepRule for Deeply {
         self.0.answer()
     }
 
+    // Whoever reads the option changes it.
     fn frozen_option(&mut self) -> &mut Option<u32> {
         self.1 = is_late(7).then_some(5);
         &mut self.1
@@ -142,9 +158,12 @@ impl DeepRule for Deeply {
 }
 
 /// Sequences of 70 tokens: more than an interval of kept states.
+/// `[batch, tokens, heads, key, value]`, and small, for there are hundreds of calls.
 const DIMS: [usize; 5] = [2, 70, 1, 4, 4];
 
 /// Every way to call a rule.
+/// The arguments are honest and zero, so that whatever goes wrong is the rule's doing. Errors are as good as results:
+/// most lies deserve one.
 fn call<D: Kernel<R> + Backend, R: Rule<Gates = MomentumGates<()>, State = Vanishing>>(device: &D, rule: R) {
     let [batch, tokens, heads, key, value] = DIMS;
     let dims = Dims::new(batch, tokens, heads, key, value);
@@ -165,6 +184,7 @@ fn call<D: Kernel<R> + Backend, R: Rule<Gates = MomentumGates<()>, State = Vanis
     };
     ASKED.set(0);
     _ = infer(device, rule, &inputs());
+    // The count begins anew for each pass, so that a lie may come in the forward or in the backward.
     for back in [forward(device, rule, inputs()), forward_packed(device, rule, &[tokens; 2], inputs())] {
         ASKED.set(0);
         let Ok(made) = back else { continue };
@@ -180,6 +200,7 @@ fn call<D: Kernel<R> + Backend, R: Rule<Gates = MomentumGates<()>, State = Vanis
 }
 
 /// One token of a layer.
+/// Gates are `[batch, 1, heads]`, and q, k and v `[batch, 1, heads · width]`, as projections leave them.
 fn token<D: Device, R: Rule<State = Vanishing>>(device: &D) -> Decode<R, Tensor<D>> {
     let [batch, _, heads, key, value] = DIMS;
     let zeros = |axes: &[usize]| Tensor::zeros(device, axes, DType::F32).expect("zeros");
@@ -209,6 +230,7 @@ fn token<D: Device, R: Rule<State = Vanishing>>(device: &D) -> Decode<R, Tensor<
 /// Where one does.
 pub fn bears_lying_rules<D: Backend>(device: &D) {
     let honest = LinearSpec { momentum: true, erase: EraseStrength::Theta, ..LinearSpec::default() };
+    // Each needs other gates, other states or another kernel than the honest one.
     let linear = [
         honest,
         LinearSpec { momentum: false, ..honest },
@@ -221,6 +243,7 @@ pub fn bears_lying_rules<D: Backend>(device: &D) {
         LinearSpec { read: Read::Before, ..honest },
     ];
     let plain = DeepSpec::new(Structure::Matrix(MatrixMemory::default()), Read::After, None);
+    // Among them what no rule may have: sizes that overflow, an exponent that is no number, a negative scale.
     let deep = [
         plain,
         DeepSpec { structure: Structure::Mlp(MlpMemory::default()), ..plain },
@@ -238,6 +261,7 @@ pub fn bears_lying_rules<D: Backend>(device: &D) {
     // Never, at once, and at every question on the way.
     for after in [u32::MAX, 0, 1, 2, 4, 7] {
         for later in linear {
+            // Both ways round: the lie is what was checked, or what is computed.
             call(device, Linearly(Lie { first: honest, later, after }));
             call(device, Linearly(Lie { first: later, later: honest, after }));
         }

@@ -3,11 +3,13 @@
 use crate::{Array, Case, Sizes, oracle::Oracle};
 use hecate_core::{DType, Device, Error, Host, Inputs, Kernel, Result, Tensor, forward, infer};
 
+/// Two sequences of 5 tokens, two heads, keys of 3 and values of 4: small, and no two neighbouring axes are alike.
 const SIZES: Sizes = Sizes::new(2, 5, 2, 3, 4);
 
 /// A slot made wrong, and the kind of error that it must give.
 struct Fault<D: Device> {
     name: &'static str,
+    /// The wrong tensor in place of the right array.
     spoil: fn(&Array, &D) -> Result<Tensor<D>>,
     /// Whether this error is the right one for `slot`.
     fits: fn(&Error, &'static str) -> bool,
@@ -28,11 +30,13 @@ fn faults<D: Device>() -> [Fault<D>; 4] {
             fits: |error, slot| matches!(error, Error::Shape { slot: found, .. } if *found == slot || slot == "q"),
         },
         Fault {
+            // As many elements as there should be: only the axes are wrong.
             name: "one axis",
             spoil: |x, device| Array::new([x.values.len()], x.values.clone()).upload(device, DType::F32),
             fits: |error, slot| matches!(error, Error::Rank { slot: found, .. } | Error::Shape { slot: found, .. } if *found == slot),
         },
         Fault {
+            // A kernel over nothing would have no blocks to start.
             name: "no elements",
             spoil: |x, device| {
                 let mut axes = x.shape.axes().to_vec();
@@ -42,6 +46,7 @@ fn faults<D: Device>() -> [Fault<D>; 4] {
             fits: |error, slot| matches!(error, Error::Empty { slot: found, .. } | Error::Shape { slot: found, .. } if *found == slot),
         },
         Fault {
+            // As wide as floats: kernels would read their bits as such.
             name: "integers",
             spoil: |x, device| Tensor::upload(device, x.shape.clone(), Host::zeros(DType::U32, x.values.len())?),
             fits: |error, slot| matches!(error, Error::DType { slot: found, .. } if *found == slot),
@@ -59,6 +64,7 @@ pub fn refuses_inputs<R: Oracle, B: Kernel<R>>(backends: &[B]) {
 }
 
 /// Of one case.
+/// One slot is wrong at a time, so that the error can name no other.
 fn refuses_inputs_of<R: Oracle, B: Kernel<R>>(backend: &B, case: &Case<R>) {
     let rule = case.rule;
     let slots: Vec<&'static str> = case.inputs.list().into_iter().map(|(slot, _)| slot).collect();
@@ -77,6 +83,7 @@ fn refuses_inputs_of<R: Oracle, B: Kernel<R>>(backend: &B, case: &Case<R>) {
 }
 
 /// Every gradient of a result with a wrong length, number of axes, without elements and of a wrong type.
+/// The forward is honest, so that only what the backward is given can be wrong.
 pub fn refuses_grads<R: Oracle, B: Kernel<R>>(backends: &[B]) {
     let (rule, backend) = (R::all()[0], &backends[0]);
     let case = Case::new(rule, SIZES, 41);

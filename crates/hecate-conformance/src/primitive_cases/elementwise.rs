@@ -58,6 +58,7 @@ pub(super) fn equation(map: Map, x: &Var) -> Var {
 }
 
 /// `max(x, 0)`: elements that are chosen by value.
+/// The choice is a constant of the tape, so that the slope at 0 is 0.
 fn above_zero(x: &Var) -> Var {
     let (rows, columns) = x.shape();
     x * x.constant(rows, columns, x.values().into_iter().map(|x| f64::from(u8::from(x > 0.0))).collect())
@@ -180,6 +181,7 @@ pub fn biased<B: Primitives>() -> Vec<PrimitiveCase<B>> {
 }
 
 /// Multiples.
+/// The factor is negative, and exact in binary, so that only the product is rounded.
 pub fn scale<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     let factor = -0.75;
     vec![single(
@@ -207,6 +209,7 @@ pub fn dropout<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         });
         PrimitiveCase { options: format!("a share of {share}"), ..case }
     };
+    // Nothing is dropped, a usual share, and all but a tenth.
     [0.0, 0.25, 0.9].into_iter().map(case).collect()
 }
 
@@ -217,12 +220,15 @@ pub fn cast<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         primitives::cast(DType::F16, &primitives::cast(x.dtype(), &half)?).and_then(|h| primitives::cast(x.dtype(), &h))
     };
     let mut case = single("cast", |x| x.scale(1.0), move |x, dy| Ok((there_and_back(x)?, there_and_back(dy)?)));
+    // Sixteenths of normal numbers take seven bits or so: nothing is rounded on the way.
     for array in [&mut case.slots[0].leaf.array, &mut case.outputs[0].upstream] {
         *array = Array::new(array.shape.clone(), array.values.iter().map(|x| (x * 16.0).round() / 16.0).collect());
     }
     vec![case]
 }
 
+/// One array `[3, 37]`: rows that no run of 16 bytes divides.
+/// `device` takes x and the gradient of y, and returns y and the gradient of x.
 fn single<B: Primitives>(
     name: &'static str,
     equation: impl Fn(&Var) -> Var + 'static,

@@ -27,6 +27,7 @@ pub fn poly2<B: Primitives>() -> Vec<PrimitiveCase<B>> {
             }),
         }
     };
+    // The usual coefficients, rows of one element, and rows of 21 with 253 features each.
     [(&[2, 3, 5][..], POLY2), (&[4, 1], [0.3, 2.0, 0.7]), (&[33, 21], [0.4, 0.4, 0.2])].map(case).into()
 }
 

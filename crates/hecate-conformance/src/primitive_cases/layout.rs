@@ -6,6 +6,7 @@ use hecate_core::primitives::Primitives;
 use hecate_core::{Result, Tensor, primitives};
 
 /// Ranges of each axis.
+/// Two of three rows, a whole axis, its last index, and the middle of the innermost axis.
 pub fn narrow<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     let range = |(axis, start, count): (usize, usize, usize)| {
         let random = &mut Random::new(23);
@@ -118,6 +119,7 @@ fn total<B: Primitives>(
 }
 
 /// Rows added up.
+/// `[…, width]` becomes `[width]`, as the gradient of a bias does.
 pub fn sum_rows<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     let case = |(shape, width): ([usize; 3], usize)| {
         let random = &mut Random::new(37);

@@ -39,6 +39,7 @@ use case::{each, pick};
 
 /// Calls `$callback!` with the name of every primitive, which is the name of the function here that lists its cases.
 /// Arguments after the callback's name are passed on in front of the list.
+/// The tests of every backend are made from it: a primitive that is not in it is not tested.
 #[macro_export]
 macro_rules! for_each_primitive {
     ($callback:ident $(, $($before:tt)*)?) => {

@@ -43,6 +43,7 @@ pub fn softmax<B: Primitives>() -> Vec<PrimitiveCase<B>> {
 }
 
 /// A row with a NaN or with `+∞`, or of `−∞` alone, is no number, and changes no other row.
+/// Shares that look sound would hide where a training went wrong.
 fn shows_what_is_no_number<B: Primitives>(x: &Tensor<B>, y: &Tensor<B>) -> Result<()> {
     let sound = Array::download(y)?.values;
     let width = x.shape().last();

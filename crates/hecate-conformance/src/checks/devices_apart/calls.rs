@@ -32,6 +32,7 @@ macro_rules! calls {
 
 calls! {
     matmul: |p| matmul(&p.ones([2, 3]), &p.ones([3, 4]), Transpose::default()).map(drop),
+    // Weights of different height share an input.
     matmul_each: |p| matmul_each(&p.ones([2, 3]), &[&p.ones([4, 3]), &p.ones([5, 3])]).map(drop),
     // Nothing is computed, and all the same it is asked of one device.
     starts_together: |p| starts_together(&p.ones([2, 3]), &[&p.ones([4, 3]), &p.ones([5, 3])]).map(drop),
@@ -41,6 +42,7 @@ calls! {
         let back = vec![EachBackward { weight: &weight, dout: &dout, onto: Some(onto) }];
         matmul_each_backward(&x, back, Some(p.ones([2, 3]))).map(drop)
     },
+    // With a norm in front and a sum behind, which each bring an array that can be astray.
     project: |p| {
         let (x, weight, residual) = (p.ones([2, 3]), p.ones([3]), p.ones([2, 4]));
         let (norm, end) = (Some((&weight, 1.0)), ProjectionEnd::Added(&residual));
@@ -49,11 +51,13 @@ calls! {
     matmul_backward: |p| {
         matmul_backward(&p.ones([2, 3]), &p.ones([3, 4]), Transpose::default(), &p.ones([2, 4])).map(drop)
     },
+    // Gradients that are added to are arguments too.
     matmul_backward_onto: |p| {
         let (a, b, dout) = (p.ones([2, 3]), p.ones([3, 4]), p.ones([2, 4]));
         let onto = Operands { a: Some(p.ones([2, 3])), b: Some(p.ones([3, 4])) };
         matmul_backward_onto(&a, &b, Transpose::default(), &dout, onto).map(drop)
     },
+    // `[rows, heads, in]` by `[heads, in, out]`: a product a head.
     head_products: |p| head_products(&p.ones([2, 3, 4]), &p.ones([3, 4, 5])).map(drop),
     head_products_backward: |p| {
         head_products_backward(&p.ones([2, 3, 4]), &p.ones([3, 4, 5]), &p.ones([2, 3, 5])).map(drop)
@@ -73,6 +77,7 @@ calls! {
         let (x, g, dy) = (p.ones([3]), p.ones([3]), p.ones([3]));
         gated_backward(Map::Silu, &GatedBackward { x: &x, g: &g, dy: &dy }).map(drop)
     },
+    // Operands are a matrix and a row that its rows share.
     add: |p| add(&p.ones([2, 3]), &p.ones([3])).map(drop),
     add_backward: |p| add_backward(&p.ones([2, 3]), &p.ones([3]), &p.ones([2, 3])).map(drop),
     mul: |p| mul(&p.ones([2, 3]), &p.ones([3])).map(drop),
@@ -98,6 +103,7 @@ calls! {
     scale: |p| scale(2.0, &p.ones([3])).map(drop),
     dropout: |p| dropout(DropMask::new([1, 2], 0.5), &p.ones([3])).map(drop),
     cast: |p| cast(hecate_core::DType::Bf16, &p.ones([3])).map(drop),
+    // Arrays of different length in one call.
     cast_all: |p| cast_all(hecate_core::DType::Bf16, &[&p.ones([3]), &p.ones([2])]).map(drop),
     // Without a gate and with one.
     rms_norm: |p| {

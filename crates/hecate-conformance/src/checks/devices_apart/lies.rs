@@ -13,6 +13,7 @@ use std::cell::Cell;
 /// An argument that is not what the call expects.
 #[derive(Debug)]
 pub(super) struct Lie {
+    /// In place of the one that the call expects, or the same.
     pub(super) shape: Shape,
     /// Another type than the call's.
     dtype: Option<DType>,
@@ -22,6 +23,7 @@ pub(super) struct Lie {
 
 impl Lie {
     /// The argument as it says.
+    /// `fill` makes as many honest elements as it is asked for; they are used where neither type nor value is a lie.
     pub(super) fn tell<D: Device>(self, device: &D, fill: impl Fn(usize) -> Host) -> Result<Tensor<D>> {
         let count = self.shape.count();
         let host = match (fill(count), self.value) {
@@ -45,12 +47,14 @@ impl Lie {
 pub(super) struct Liar {
     /// None: all of them.
     argument: Option<usize>,
+    /// Counted from 0; a number beyond the last is no lie, and only counts them.
     number: usize,
     /// Most lies that one of them had.
     lies: Cell<usize>,
 }
 
 impl Liar {
+    /// Arguments are counted from 0, in the order in which a call places them.
     fn new(argument: Option<usize>, number: usize) -> Self {
         Self { argument, number, lies: Cell::new(0) }
     }
@@ -75,6 +79,7 @@ fn lies(shape: &Shape) -> Vec<Lie> {
     let other = |shape: Vec<usize>| Lie { shape: shape.into(), dtype: None, value: None };
     let mut all = Vec::new();
     for (axis, &n) in axes.iter().enumerate() {
+        // None, one too few or too many, twice as many, and more than any tile has.
         for length in [0, n - 1, n + 1, 2 * n, LONG] {
             let mut axes = axes.to_vec();
             axes[axis] = length;
@@ -83,9 +88,11 @@ fn lies(shape: &Shape) -> Vec<Lie> {
     }
     // An axis more, one less, none, and all in one.
     all.extend([[&[1], axes].concat(), axes[1..].to_vec(), vec![], vec![shape.count()]].map(other));
+    // As many elements, along axes in another order.
     all.push(other(axes.iter().rev().copied().collect()));
     let types = [DType::F32, DType::U32, DType::Bf16, DType::F16].map(Some);
     all.extend(types.map(|dtype| Lie { shape: shape.clone(), dtype, value: None }));
+    // What no result is defined for, and indices that lead out of any array.
     let values = [(f32::NAN, u32::MAX), (f32::INFINITY, 1 << 31), (-1.0, LONG as u32), (3e38, 0x7fff_ffff)].map(Some);
     all.extend(values.map(|value| Lie { shape: shape.clone(), dtype: None, value }));
     all
@@ -130,6 +137,7 @@ pub fn bears_lies<D: Backend>(device: &D) {
 }
 
 /// Calls that take a number beside their arrays, with this one in each place.
+/// Results are thrown away: an error and a result are both answers, and a panic is none.
 fn numbers<D: Backend>(p: &Placed<'_, D>, n: usize) {
     let (x, wide) = (p.ones([2, 3]), p.ones([1, 3, 1, 4]));
     _ = narrow(&x, n, 0, 1);
@@ -174,6 +182,7 @@ fn numbers<D: Backend>(p: &Placed<'_, D>, n: usize) {
 }
 
 /// Rules of sizes that their arrays do not have.
+/// Arrays are of three tokens, one head and keys of 4, whatever the lengths claim.
 fn rules<D: Backend>(p: &Placed<'_, D>, n: usize) {
     use hecate_core::{
         Dims, Inputs, forward_packed, fresh_state,
