@@ -12,6 +12,7 @@ use hecate_core::{
     check_memory,
 };
 
+// Work is queued and returns at once: what a kernel did wrong is told by the next call that waits.
 impl Device for Cuda {
     const NAME: &'static str = "cuda";
     type Buffer = Buffer;
@@ -27,11 +28,13 @@ impl Device for Cuda {
     }
 
     /// Refuses memory of another device value, and too little of it.
+    /// Lengths are compared in bytes: a buffer may be longer than its tensor, never shorter.
     fn check_buffer(&self, buffer: &Buffer, dtype: DType, count: usize) -> Result<()> {
         check_memory(self, buffer.owner(), buffer.len() as u64, dtype, count)
     }
 
     /// Over the stream of uploads, so that it need not wait for kernels that were queued before.
+    /// Elements are copied before the call returns, so the host may change or free its own.
     fn upload(&self, host: Host) -> Result<Buffer> {
         self.upload_bytes(host_bytes(&host)?)
     }
@@ -50,6 +53,7 @@ impl Device for Cuda {
     }
 
     /// Filled by the driver, on the main stream.
+    /// All types of elements have zeros of zero bits. A size that overflows is refused as too much memory.
     fn zeros(&self, dtype: DType, count: usize) -> Result<Buffer> {
         let buffer = self.allocate(count.saturating_mul(dtype.size()))?;
         self.fill(&buffer, 0)?;
@@ -95,6 +99,7 @@ impl Device for Cuda {
     }
 
     /// Waits until the main stream is empty.
+    /// Uploads are waited for too, since the main stream waits for them.
     fn synchronize(&self) -> Result<()> {
         self.ledger().check("waiting for the GPU")?;
         let _turn = self.ledger().turn();
@@ -102,6 +107,7 @@ impl Device for Cuda {
     }
 
     /// What the GPU's pool counts: streams of one program share it.
+    /// None where the driver has no pools.
     fn peak_bytes(&self) -> Result<Option<usize>> {
         self.pool_peak()
     }

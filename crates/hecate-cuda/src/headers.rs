@@ -1,4 +1,7 @@
 //! Files that kernels can include, by the names by which they do.
+//!
+//! Texts are part of the program, so that a machine needs the compiler and no folder of headers. The name of an image in
+//! the cache depends on those headers alone that a kernel's file reaches.
 
 /// Name and text of each.
 pub(crate) const HEADERS: &[(&str, &str)] = &[

@@ -35,6 +35,7 @@ pub(crate) struct Modules {
 /// A kernel that is loaded.
 #[derive(Clone)]
 pub(crate) struct Loaded {
+    /// What a launch starts; it keeps its module alive.
     pub(crate) function: CudaFunction,
     /// Whether it is code for exactly this GPU. PTX of this crate has no instructions of capability 9.0.
     pub(crate) exact: bool,
@@ -45,10 +46,13 @@ pub(crate) type Wanted = (&'static KernelSource, &'static str);
 
 /// What a thread asked for that starts no kernels.
 struct Gathering {
+    /// Launches of other threads go on as usual meanwhile.
     thread: ThreadId,
+    /// Each once, in the order of the first launches.
     wanted: Vec<Wanted>,
 }
 
+// A kernel is compiled by itself when it is first started: a program uses few of all there are.
 impl Modules {
     /// No kernel is loaded yet.
     pub(crate) fn new(compiler: Compiler) -> Self {
@@ -57,6 +61,7 @@ impl Modules {
 
     /// Runs `work`, which starts no kernels meanwhile; those that it would have started first, in its order. None where
     /// another thread does so.
+    /// This is how a layer's kernels are found before its first call, and compiled beside each other.
     pub(crate) fn gather(&self, work: &mut dyn FnMut()) -> Option<Vec<Wanted>> {
         {
             let mut gathering = self.gathering();
@@ -114,6 +119,7 @@ impl Modules {
 
     /// A kernel, compiled and loaded when it is first asked for. Its launches may ask for `shared_memory` bytes of a block
     /// less what it declares itself.
+    /// The first call takes seconds without a cached image, later ones a look into a table.
     pub(crate) fn function(
         &self,
         context: &Arc<CudaContext>,

@@ -1,4 +1,7 @@
 //! All files of kernels, by which programs that compile one find it, and tests all of them.
+//!
+//! A file that is missing here still runs, since its launches name it. But its kernels are not compiled ahead by programs
+//! of their own, no test compiles it for every architecture, and its PTX is not compared with it.
 
 use crate::{deep, linear, primitives, rules, source::KernelSource};
 

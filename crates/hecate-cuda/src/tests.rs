@@ -21,6 +21,7 @@ fn say(line: &str) {
 }
 
 /// The compiler; without it the test is skipped, which is said, and fails where `HECATE_REQUIRE` names `nvrtc`.
+/// So a machine without it runs the other tests, and one that is to have it cannot skip by mistake.
 fn nvrtc() -> Option<Nvrtc> {
     let why = match Nvrtc::find() {
         Ok(nvrtc) => return Some(nvrtc),
@@ -33,6 +34,7 @@ fn nvrtc() -> Option<Nvrtc> {
 }
 
 /// Whether `HECATE_KERNELS=all` asks for what is recorded to be compiled again.
+/// That takes many minutes, which a change of a few files is not worth.
 fn compiles_all() -> bool {
     env::var("HECATE_KERNELS").is_ok_and(|value| value.trim() == "all")
 }
@@ -48,6 +50,7 @@ fn unrecorded(architecture: &str, count: usize) {
 }
 
 /// The first GPU; without one the test is skipped, which is said, and fails where `HECATE_REQUIRE` names `cuda`.
+/// Tests that need numbers of a GPU return early without it.
 fn device() -> Option<Cuda> {
     let why = match Cuda::new(0) {
         Ok(cuda) => return Some(cuda),

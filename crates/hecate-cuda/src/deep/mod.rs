@@ -14,13 +14,19 @@ use hecate_core::{
     rules::Retention,
 };
 
+/// Squared errors with momentum: Titans, for a matrix or an MLP.
 pub(crate) const TITANS_MLP: KernelSource = kernel_source!("titans_mlp", "titans_mlp.cu");
+/// ℓp errors with an ℓq retention.
 pub(crate) const MONETA: KernelSource = kernel_source!("moneta", "moneta.cu");
+/// Huber's errors with decay, and the same with momentum.
 pub(crate) const YAAD: KernelSource = kernel_source!("yaad", "yaad.cu");
+/// Squared errors with a KL retention.
 pub(crate) const MEMORA: KernelSource = kernel_source!("memora", "memora.cu");
 
 /// The workspace of a rule at these sizes: what `deep.cuh`'s `Record` and `Scratch` cut up.
+/// All are elements of 32 bits. A record is of one token and waits for the backward; scratch is of one block.
 fn workspace(spec: DeepSpec, dims: &Dims) -> WorkspaceSize {
+    // D hidden units (0 of a matrix) and V values.
     let (d, v) = (spec.structure.hidden(dims.key).unwrap_or(0), dims.value);
     let norm = if spec.structure.norm() { v } else { 0 };
     let mapped = if spec.retention == Retention::Decay { 0 } else { 2 * spec.weights(dims) };
@@ -54,6 +60,7 @@ impl<R: DeepRule> Recurrent<Deep> for R {
     };
 
     /// Options of the kernels, as they are compiled into them.
+    /// Kinds of error and retention are not among them: each form has kernels of its own.
     fn cell(self, dims: &Dims) -> DeepOptions {
         self.spec().options(dims)
     }

@@ -37,6 +37,7 @@ pub(crate) struct Arena {
 /// What an arena has, under one lock.
 #[derive(Default)]
 struct Places {
+    /// In the order in which they were taken of the pool.
     chunks: Vec<Chunk>,
     /// Of values that the host wrote while the graph was captured.
     constants: Vec<Buffer>,
@@ -46,6 +47,7 @@ struct Places {
 
 /// Memory of the pool, cut into places.
 struct Chunk {
+    /// It goes back to the pool with the arena.
     memory: Buffer,
     free: FreeRuns,
 }
@@ -73,6 +75,7 @@ impl Arena {
     }
 
     /// The address of `bytes` bytes that nobody has.
+    /// A place is given again as soon as nobody has it: kernels of a graph run in order, so the next may write there.
     pub(super) fn take(&self, device: &Cuda, bytes: usize) -> Result<u64> {
         let length = rounded(bytes);
         let mut places = self.places();
@@ -101,6 +104,7 @@ impl Arena {
     }
 
     /// Takes back what [`Arena::take`] gave.
+    /// Results that kernels beside the main line still write wait until both lines have met.
     pub(super) fn give_back(&self, start: u64, bytes: usize) {
         if self.is_late(start, bytes) {
             return;
@@ -134,6 +138,7 @@ impl fmt::Debug for Arena {
 }
 
 /// Bytes with those up to the next place.
+/// The most there is where they overflow, which no arena grants.
 fn rounded(bytes: usize) -> usize {
     bytes.max(1).checked_next_multiple_of(ALIGNED).unwrap_or(usize::MAX)
 }
@@ -178,6 +183,7 @@ impl FreeRuns {
 mod tests {
     use super::*;
 
+    /// Places do not overlap, and a full chunk gives nothing.
     #[test]
     fn what_is_taken_is_nobody_elses() {
         let mut free = FreeRuns::whole(1000);
@@ -199,6 +205,7 @@ mod tests {
         }
     }
 
+    /// Long runs are kept for long arrays.
     #[test]
     fn the_shortest_run_that_fits_is_taken() {
         let mut free = FreeRuns::whole(1000);
@@ -209,6 +216,7 @@ mod tests {
         assert_eq!(free.take(101), Some(taken[0].0));
     }
 
+    /// 512 bytes, as the driver's own memory; a length that overflows stays one that is refused.
     #[test]
     fn places_begin_where_kernels_read_wide() {
         assert_eq!([0, 1, 512, 513].map(rounded), [512, 512, 512, 1024]);

@@ -8,6 +8,8 @@ use hecate_core::{Bytes, DType, Error, Result, Shape, Tensor};
 
 impl Cuda {
     /// Memory of `bytes` bytes, not written yet.
+    /// While this thread captures, it comes out of the graph's arena, which lives as long as the graph. Buffers have a
+    /// byte at least, so that arrays without elements have an address too.
     pub(crate) fn allocate(&self, bytes: usize) -> Result<Buffer> {
         let bytes = bytes.max(1);
         let buffer = if let Some(arena) = self.ledger().arena() {
@@ -39,6 +41,7 @@ impl Cuda {
     }
 
     /// A tensor whose elements a kernel is about to write.
+    /// Kernels write every element of a result before anyone reads it; zeros would cost another pass over the memory.
     pub(crate) fn empty(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor<Self>> {
         let shape = shape.into();
         let bytes = shape.count().checked_mul(dtype.size());
@@ -54,6 +57,7 @@ impl Cuda {
     }
 
     /// Writes `byte` everywhere.
+    /// On the main stream, after all that is queued there.
     pub(crate) fn fill(&self, buffer: &Buffer, byte: u8) -> Result<()> {
         self.context().bind_to_thread().map_err(|error| failed("filling memory", error))?;
         let _turn = self.ledger().turn();
@@ -64,6 +68,7 @@ impl Cuda {
     }
 
     /// The first `bytes` bytes of one into the other.
+    /// Both lie on this device and do not overlap.
     pub(crate) fn copy_bytes(&self, from: &Buffer, to: &Buffer, bytes: usize) -> Result<()> {
         let copying = |error| failed(format!("copying {bytes} bytes"), error);
         debug_assert!(bytes <= from.len() && bytes <= to.len());
@@ -81,6 +86,7 @@ impl Cuda {
     }
 
     /// The same elements in memory of their own.
+    /// For those who write in place what somebody else still reads.
     pub(crate) fn copied(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let y = self.empty(x.shape().clone(), x.dtype())?;
         self.copy(x, &y)?;
@@ -88,6 +94,7 @@ impl Cuda {
     }
 
     /// The error of a request that failed, with what is free.
+    /// Other failures of the driver keep its own words.
     pub(super) fn out_of_memory(&self, bytes: usize, error: DriverError) -> Error {
         if error.0 != CUresult::CUDA_ERROR_OUT_OF_MEMORY {
             return failed(format!("allocating {bytes} bytes"), error);

@@ -7,9 +7,11 @@ use cudarc::driver::result;
 use hecate_core::{Host, Result};
 use std::sync::Arc;
 
+// Bytes go through pinned blocks of the host, see `staging.rs`: the driver copies those while the host goes on.
 impl Cuda {
     /// Over the stream of uploads: the copy, and where the pool can do so asking for memory, do not wait for what was
     /// queued before. The main stream waits for both, and frees the memory.
+    /// During a capture they become constants of the graph.
     pub(crate) fn upload_bytes(&self, bytes: &[u8]) -> Result<Buffer> {
         if let Some(arena) = self.ledger().arena() {
             return self.upload_constant(arena, bytes);
@@ -39,6 +41,7 @@ impl Cuda {
     }
 
     /// Bytes that a graph finds the same in every replay. They are copied now, beside what is captured.
+    /// So the graph has no copy from the host, whose memory might be freed before the first replay.
     fn upload_constant(&self, arena: Arc<Arena>, bytes: &[u8]) -> Result<Buffer> {
         let start = arena.take_constant(self, bytes.len())?;
         let uploads = self.uploads();
@@ -58,6 +61,7 @@ impl Cuda {
     }
 
     /// The first elements of a buffer.
+    /// It waits for all that was queued before. `count` elements are at most those of the buffer.
     pub(crate) fn read<T: Copy + Default>(&self, buffer: &Buffer, count: usize) -> Result<Vec<T>> {
         hecate_core::memory::check::<T>("download", count)?;
         let mut values = vec![T::default(); count];
@@ -73,6 +77,7 @@ impl Cuda {
     }
 
     /// Host values into memory that is there.
+    /// There are no more of them than the buffer has bytes: callers see to that.
     pub(crate) fn overwrite(&self, buffer: &Buffer, host: Host) -> Result<()> {
         let bytes = host_bytes(&host)?;
         self.write(buffer, bytes).map_err(|error| failed(format!("uploading {} bytes", bytes.len()), error))
@@ -80,6 +85,7 @@ impl Cuda {
 }
 
 /// The elements as the bytes they are.
+/// Types without a representation on the host are refused by name.
 pub(crate) fn host_bytes(host: &Host) -> Result<&[u8]> {
     match host {
         Host::F32(x) => Ok(bytes(x)),

@@ -16,9 +16,13 @@ use hecate_core::{
     families::{LinearInputs, LinearOutputs, LinearSpec},
 };
 
+/// Equations (15)–(18), all chunks at once.
 pub(crate) const PREPARE: KernelSource = kernel_source!("chunk_prepare", "chunk_prepare.cu");
+/// Equations (19)–(22), from chunk to chunk.
 pub(crate) const FORWARD: KernelSource = kernel_source!("chunk", "chunk.cu");
+/// Gradients of the memory, from the last chunk to the first.
 pub(crate) const REVERSE: KernelSource = kernel_source!("chunk_reverse", "chunk_reverse.cu");
+/// Equations (23)–(32) of all chunks at once, with what the walk back has kept.
 pub(crate) const GRADIENTS: KernelSource = kernel_source!("chunk_gradients", "chunk_gradients.cu");
 
 /// Elements that are prepared for a chunk of a head: two squares, tables.
@@ -159,6 +163,7 @@ impl Tiles {
     }
 
     /// Bytes of shared memory of the four kernels, as they lay it out.
+    /// In the order of preparing, forward, reverse and gradients. Rows have 4 or 8 elements more, against conflicts of banks.
     fn shared(self, matrices: usize) -> [usize; 4] {
         // Elements: keys and queries, and a square [CHUNK,CHUNK + 4].
         let (rows, square) = (2 * CHUNK * (self.keys + 4), CHUNK * (CHUNK + 4));
@@ -202,6 +207,7 @@ pub(super) struct Chunks<'a> {
 
 impl<'a> Chunks<'a> {
     /// Prepares all chunks: equations (15)–(18). `prepared` has that, or gets it.
+    /// `inputs` are `q` and `k` `[rows,H,K]`, `v` `[rows,H,V]` and gates `[rows,H]`, which core has checked.
     pub(super) fn new(
         device: &'a Cuda,
         layout: &'a Layout<'a>,
@@ -228,16 +234,19 @@ impl<'a> Chunks<'a> {
     }
 
     /// Sequences times heads.
+    /// Memories that go through their chunks independently of each other.
     fn states(&self) -> usize {
         self.layout.dims.sequences.count() * self.layout.dims.heads
     }
 
     /// Chunks of all sequences and heads, all as many as the longest has.
+    /// Blocks of a shorter sequence that find no chunk return at once.
     fn all(&self) -> usize {
         self.states() * self.layout.intervals()
     }
 
     /// Blocks of the kernel with this number in [`Tiles::shared`].
+    /// All have 256 threads: eight warps share the tiles of a chunk.
     fn grid(&self, blocks: usize, kernel: usize) -> Grid {
         let shared = self.tiles.shared(self.layout.spec.matrices())[kernel];
         Grid { blocks: (blocks, 1, 1), threads: THREADS, shared }
@@ -249,6 +258,7 @@ impl<'a> Chunks<'a> {
     }
 
     /// A place for the states before, or the gradients after, all chunks.
+    /// `[kept, H, 1 + S, K, V]` in 32 bits, where `S` is 1 with momentum.
     pub(super) fn state_buffer(&self) -> Result<Tensor<Cuda>> {
         let dims = self.layout.dims;
         let matrix = dims.key * dims.value * self.layout.spec.matrices();

@@ -14,6 +14,7 @@ use hecate_core::{
     families::{LinearDecode, LinearDecoded, LinearSpec, LinearState},
 };
 
+/// `F.silu(F.conv1d(..))` of `q`, `k`, `v`, gates, one step of the rule, `F.rms_norm(M q)` and its gate.
 pub(crate) const SOURCE: KernelSource = kernel_source!("decode", "decode.cu");
 
 /// Threads of a block, and the most elements of a key or a value: a thread has a column.
@@ -53,6 +54,7 @@ kernels! { SOURCE {
         q: Map,
         k: Map,
         v: Map,
+        // Logits `[N, H]` with their biases `[H]`; null where the form has no such gate.
         retention: LogitPointers,
         write: LogitPointers,
         other: LogitPointers,
@@ -62,6 +64,7 @@ kernels! { SOURCE {
         last_m: Pointer,
         last_s: Pointer,
         weight: Pointer,
+        // `[N, H V]`, or null.
         gate: Pointer,
         out: Pointer,
         // Sizes and options; forms are numbered by `form`.
@@ -96,6 +99,7 @@ impl From<&GateLogit<Tensor<Cuda>>> for LogitPointers {
 }
 
 /// The number of a form in `decode.cu`, and its factor.
+/// The factor is what a write strength is multiplied by, and 1 where a form has none.
 fn form<T>(form: &GateForm<T>) -> (u32, f32) {
     match form {
         GateForm::Write(factor) => (0, *factor),
@@ -106,11 +110,13 @@ fn form<T>(form: &GateForm<T>) -> (u32, f32) {
 }
 
 /// Whether there is a kernel: groups need the memory at their start, and a thread has a column.
+/// Elsewhere a token takes the dozen launches of a longer call.
 pub(super) fn exists(spec: LinearSpec, dims: &Dims) -> bool {
     !spec.look_ahead && spec.frozen.is_none() && dims.key <= THREADS && dims.value <= THREADS
 }
 
 /// One token, a block for each head of each sequence.
+/// The state after is written to memory of its own: a caller may go on from the one before more than once.
 pub(super) fn run(inputs: LinearDecode<'_, Cuda>) -> Result<LinearDecoded<Tensor<Cuda>>> {
     let LinearDecode { device, spec, dims, .. } = inputs;
     // The three projections, with or without a convolution each.

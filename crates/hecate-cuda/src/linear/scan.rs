@@ -11,6 +11,7 @@ use hecate_core::{
     families::{LinearInputs, LinearOutputs},
 };
 
+/// One token after another, for any `K`, any gates and either read.
 pub(crate) const SOURCE: KernelSource = kernel_source!("scan", "scan.cu");
 
 /// `struct Forward` of `scan.cu`.
@@ -36,6 +37,7 @@ class_kernels! { SOURCE, ScanArguments {
 } }
 
 /// Equations (1)–(5); `kept` takes the states that the backward starts from.
+/// A block has some columns of one head's `M [K, V]`: columns do not interact, so blocks need nothing of each other.
 pub(super) fn run(
     device: &Cuda,
     layout: &Layout<'_>,

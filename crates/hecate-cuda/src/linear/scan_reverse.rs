@@ -11,6 +11,7 @@ use hecate_core::{
     families::{LinearInputs, LinearOutputs},
 };
 
+/// The adjoint recurrence alone; what it gives to inputs is made from kept states by `scan_backward`.
 pub(crate) const SOURCE: KernelSource = kernel_source!("scan_reverse", "scan_reverse.cu");
 
 /// `struct Reverse` of `scan_reverse.cu`.
@@ -36,6 +37,7 @@ class_kernels! { SOURCE, ScanReverseArguments {
 } }
 
 /// Writes the gradient of the initial state, and returns those of `M`, `S` and `M_c` after each interval between kept states.
+/// The result has 32 bits: a matrix `[K, V]` for each kept state and record, in the order of the forward's.
 pub(super) fn run(
     device: &Cuda,
     layout: &Layout<'_>,

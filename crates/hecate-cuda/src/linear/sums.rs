@@ -14,6 +14,7 @@ use crate::{
 };
 use hecate_core::{Result, Tensor, families::LinearInputs};
 
+/// `parts.sum(0)` of keys and queries, and gradients of the gates' logarithms from those of their values.
 pub(crate) const SOURCE: KernelSource = kernel_source!("sums", "sums.cu");
 
 kernels! { SOURCE {
@@ -26,6 +27,7 @@ kernels! { SOURCE {
 } }
 
 /// Gradients of `q`, `k` and the gates.
+/// `dq` and `dk` are `[rows, H, K]` of the type of `q`, those of gates `[rows, H]` in 32 bits.
 pub(super) fn join(
     device: &Cuda,
     layout: &Layout<'_>,

@@ -29,7 +29,9 @@ use hecate_core::{
     },
 };
 
+/// `(scale * q @ k.mT).masked_fill(outside, -inf).softmax(-1) @ v` in 32 bits, head by head.
 pub(crate) const SOURCE: KernelSource = kernel_source!("attention", "attention.cu");
+/// Its gradients `dq`, `dk` and `dv`.
 pub(crate) const BACKWARD: KernelSource = kernel_source!("attention_backward", "attention_backward.cu");
 
 /// Arrays and sizes of a call; the structures here are those of the same names in the kernels.

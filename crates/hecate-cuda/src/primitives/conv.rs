@@ -15,7 +15,9 @@ use hecate_core::{
     primitives::{Conv, ConvBackward, ConvDims, ConvInputs, ConvOutputs, L2Norm, LastRows},
 };
 
+/// `F.conv1d(cat(state, x), weight, groups=channels)`, `F.silu` of it, and gradients, with any number of taps.
 pub(crate) const SOURCE: KernelSource = kernel_source!("conv", "conv.cu");
+/// The same with four taps, also of several convolutions, and with heads brought to length 1.
 pub(crate) const AT_ONCE: KernelSource = kernel_source!("conv_taps", "conv_taps.cu");
 
 /// Arrays and sizes of a call; `struct ConvCall` in the kernels.
@@ -124,9 +126,11 @@ fn at_once(dims: &ConvDims) -> bool {
     dims.width == TAPS && dims.channels.is_multiple_of(RUN)
 }
 
+// Core has checked that `x` is `[rows, D]`, `weight` `[D, W]` and `state` `[N, W-1, D]`, of one device.
 impl Conv for Cuda {
     /// Threads of a head are a power of two of a warp's, forward with 16 bytes each, backward with four channels. What is
     /// added to a length has a square in 32 bits.
+    /// Elsewhere core brings heads to length 1 by a kernel of its own.
     fn has_l2_norm(&self, dims: &ConvDims) -> bool {
         // Widths for which lanes of a warp share a head.
         let fits = |unit: &L2Norm| {
@@ -137,6 +141,7 @@ impl Conv for Cuda {
     }
 
     /// A thread has neighbouring channels of some rows.
+    /// `y` has the shape and type of `x`; the state after is `[N, W-1, D]`, the last inputs of each sequence.
     fn conv(
         &self,
         _: Checked<Self>,
@@ -160,6 +165,7 @@ impl Conv for Cuda {
     }
 
     /// The weight's gradient is summed in parts over the rows.
+    /// Gradients have the shapes and types of `x`, `weight` and `state`; parts of sums have 32 bits.
     fn conv_backward(
         &self,
         _: Checked<Self>,
@@ -270,6 +276,7 @@ impl Conv for Cuda {
 /// Whether these go into one launch: several, of one type over the same rows, with as many parts.
 ///
 /// One alone of width 128 and 2,048 rows has 16 blocks forward, where an H100 has 132 multiprocessors.
+/// Blocks of one launch share its grid, so calls must agree on rows and parts; channels may differ.
 fn together<'a>(calls: impl Iterator<Item = (&'a ConvDims, &'a Tensor<Cuda>)> + Clone, wide: usize) -> bool {
     let Some((first, x)) = calls.clone().next() else { return false };
     let like = |(dims, other): (&ConvDims, &Tensor<Cuda>)| {
@@ -306,6 +313,7 @@ impl Cuda {
     }
 
     /// The gradient of what is in front of SiLU, in 32 bits.
+    /// Taps read it at `W` places, so it is made once instead of at each of them.
     fn through(&self, dims: &ConvDims, call: ConvCall, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let through = self.empty(dy.shape().clone(), DType::F32)?;
         let grid = by_rows_per_thread(dims, neighbours(dims));

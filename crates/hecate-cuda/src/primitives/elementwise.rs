@@ -13,6 +13,7 @@ use hecate_core::{
     primitives::{self, Broadcast, Combine, DropMask, Elementwise, GatedGrads, Map},
 };
 
+/// `map(x)`, `x * map(g)`, `a ∘ b`, `map(x + b)`, `factor * x`, dropout and `x.to(dtype)`, with the gradients of maps.
 pub(crate) const SOURCE: KernelSource = kernel_source!("elementwise", "elementwise.cu");
 
 kernels! { SOURCE {
@@ -28,7 +29,9 @@ kernels! { SOURCE {
     // The same with a map of the sum, whose gradient is dx.
     "biased" Biased { x: Array, b: Array, y: Array, count: u64, width: u64, map: u32 }
     "biased_backward" BiasedBackward { x: Array, b: Array, dy: Array, dx: Array, count: u64, width: u64, map: u32 }
+    // x and y [count], of any two float types: with a factor of 1 this is a conversion.
     "scale" Scale { x: Array, y: Array, count: u64, factor: f32 }
+    // x and y [count]; an element is dropped where its random word is under `dropped`, else multiplied by `kept`.
     "dropout" Dropout { x: Array, y: Array, count: u64, key: [u32; 2], dropped: u32, kept: f32 }
     // A table of arrays, as [`Entries`] makes it.
     "cast_all" Casts { casts: Pointer, number: u32 }
@@ -37,6 +40,8 @@ kernels! { SOURCE {
 /// Elements of a kernel that begins early: those of the 64 rows of tokens that are generated.
 const EARLY: usize = 1 << 18;
 
+// Core has checked shapes, types and devices before each of these: what fails here is memory or the launch.
+// Arithmetic is in 32 bits whatever the type, and each result is rounded once.
 impl Elementwise for Cuda {
     /// `y = map(x)` of the shape and type of `x`.
     fn map(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
@@ -47,6 +52,7 @@ impl Elementwise for Cuda {
     }
 
     /// `dx = map′(x) dy`, of the shape and type of `x`.
+    /// The slope is made again from `x`, so that the forward keeps no array for it.
     fn map_backward(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (dx, count, map) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count(), map.index());
         let arguments = MapBackward { x: x.into(), dy: dy.into(), dx: (&dx).into(), count: count as u64, map };
@@ -55,6 +61,7 @@ impl Elementwise for Cuda {
     }
 
     /// `y = x map(g)`, arrays of one shape.
+    /// Of a few tokens the launch overlaps the end of the kernel before: its start is a good part of its time.
     fn gated(&self, _: Checked<Self>, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (y, count, map) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count(), map.index());
         let arguments = Gated { x: x.into(), g: g.into(), y: (&y).into(), count: count as u64, map };
@@ -67,6 +74,7 @@ impl Elementwise for Cuda {
     }
 
     /// Both gradients in one launch.
+    /// `dx = dy map(g)` and `dg = dy x map′(g)`, of the shapes and types of `x` and `g`.
     fn gated_backward(
         &self,
         _: Checked<Self>,
@@ -139,6 +147,7 @@ impl Elementwise for Cuda {
     }
 
     /// Each thread makes the mask of its own elements.
+    /// `y = where(word < dropped, 0, kept * x)`, of the shape and type of `x`. The backward is the same call on `dy`.
     fn dropout(&self, _: Checked<Self>, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (y, count) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count());
         let DropMask { key, dropped, kept } = mask;

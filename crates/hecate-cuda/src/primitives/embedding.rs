@@ -8,6 +8,7 @@ use crate::{
 };
 use hecate_core::{Checked, DType, Result, Tensor, primitives::Embedding};
 
+/// `table[ids]`, and `torch.zeros_like(table).index_add_(0, ids, dy)` in a fixed order of positions.
 pub(crate) const SOURCE: KernelSource = kernel_source!("embedding", "embedding.cu");
 
 /// What the sums of the backward take; `GatherBackward` in the kernels.

@@ -10,6 +10,7 @@ use hecate_core::{
     primitives::{Features, poly2_width},
 };
 
+/// `y = cat(√c₀, √c₁ x_i, √c₂ x_i², √(2 c₂) x_i x_j)` of each row, `i < j`, and its gradient.
 pub(crate) const SOURCE: KernelSource = kernel_source!("features", "features.cu");
 
 kernels! { SOURCE {
@@ -25,6 +26,7 @@ const THREADS: usize = 256;
 
 impl Features for Cuda {
     /// `y [.., 1 + width + width (width + 1) / 2]`: a block has a row.
+    /// Roots of the coefficients are taken here once: features of two rows are multiplied, so each has a root.
     fn poly2(&self, _: Checked<Self>, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (width, [zeroth, first, second]) = (x.shape().last(), coefficients.map(f32::sqrt));
         let features = poly2_width(width);
@@ -39,6 +41,7 @@ impl Features for Cuda {
     }
 
     /// `dx` of the shape of `x`, from `dy [.., features]`: a thread has an element of a row.
+    /// Each `x_i` is in `width + 1` features, whose gradients the thread sums in a fixed order.
     fn poly2_backward(
         &self,
         _: Checked<Self>,

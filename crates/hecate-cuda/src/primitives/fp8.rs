@@ -15,6 +15,7 @@ use hecate_core::{
     primitives::{Fp8, Fp8Factor, Fp8Matmul, MatmulDims},
 };
 
+/// `(x / scale).to(torch.float8_e4m3fn)` or `float8_e5m2`, also of `x.T`, and the largest magnitudes for scales.
 pub(crate) const SOURCE: KernelSource = kernel_source!("fp8", "fp8.cu");
 
 kernels! { SOURCE {

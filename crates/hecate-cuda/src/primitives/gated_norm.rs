@@ -16,6 +16,7 @@ use hecate_core::{
     primitives::{Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions, cast},
 };
 
+/// `F.rms_norm(x * act(g), [width], weight, epsilon)` and its gradients, of rows of any length.
 pub(crate) const SOURCE: KernelSource = kernel_source!("gated_norm", "gated_norm.cu");
 
 kernels! { SOURCE {
@@ -31,6 +32,7 @@ kernels! { SOURCE {
 } }
 
 /// Rows, their length, and the threads of each: a warp, or a block of long rows and of few.
+/// A row here is a group: `x` has `rows · groups` of them, each of `last / groups` elements.
 fn spread(x: &Tensor<Cuda>, options: RmsNormOptions) -> (usize, usize, usize) {
     let (rows, width) = (x.shape().rows() * options.groups, x.shape().last() / options.groups);
     (rows, width, if width <= 1024 && rows > FEW { 32 } else { THREADS })
@@ -42,6 +44,7 @@ fn grid(rows: usize, lanes: usize) -> Grid {
 }
 
 /// `y = u r w`, `u = x act(g)`, and `r`, `[rows · groups]`.
+/// `y` has the shape and type of `x`; `r` has 32 bits, since the backward multiplies by it.
 pub(super) fn forward(
     device: &Cuda,
     options: RmsNormOptions,
@@ -68,6 +71,7 @@ pub(super) fn forward(
 }
 
 /// `dx` and `dg` in one pass, and `dweight`, a sum over rows.
+/// `dx` and `dg` have the shape and type of `x`, `dweight` the shape and type of the weight.
 pub(super) fn backward(
     device: &Cuda,
     call: &RmsNormBackward<'_, Cuda>,

@@ -16,6 +16,7 @@ use hecate_core::{
     primitives::{AddedLayerNorm, LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, Reduce, cast},
 };
 
+/// `F.layer_norm(x, [width], weight, bias, epsilon)`, also of `x + residual`, and its gradients.
 pub(crate) const SOURCE: KernelSource = kernel_source!("layer_norm", "layer_norm.cu");
 
 /// What forward kernels take; `LayerNorm` in the kernels.
@@ -26,6 +27,7 @@ struct ForwardCall {
     x: Array,
     y: Array,
     /// As `x`, of the kernel that adds first.
+    /// `sum = x + residual`, rounded to the type of `x` as two calls would; both are none where nothing is added.
     residual: Array,
     sum: Array,
     weight: Array,
@@ -90,6 +92,7 @@ kernels! { SOURCE {
     "layer_norm_larger_gradients" LargerGradients { call: GradientsCall }
 } }
 
+// Core has checked that arrays are `[.., width]`, `weight` and `bias` `[width]`, and all of one device.
 impl LayerNorm for Cuda {
     /// `y = (x − m) r w + b`, and `m` and `r`, `[rows]` each.
     fn layer_norm(
@@ -102,6 +105,7 @@ impl LayerNorm for Cuda {
     }
 
     /// `dx` row by row; `dw` and `db` are sums over rows.
+    /// `n = (x − m) r`, `g = dy w`. So `dx = r (g − mean(g) − n mean(g n))`, `dw = Σ dy n`, `db = Σ dy`.
     fn layer_norm_backward(
         &self,
         checked: Checked<Self>,
@@ -112,6 +116,7 @@ impl LayerNorm for Cuda {
     }
 
     /// One pass where rows are kept.
+    /// `sum = x + residual` and `F.layer_norm(sum)`, each of the shape `[.., width]` and type of `x`.
     fn add_layer_norm(
         &self,
         checked: Checked<Self>,
@@ -130,6 +135,7 @@ impl LayerNorm for Cuda {
     }
 
     /// In one pass where the gradients are.
+    /// `dx + dsum`: the gradient of the sum, which goes on to `x` and to the residual alike.
     fn add_layer_norm_backward(
         &self,
         checked: Checked<Self>,

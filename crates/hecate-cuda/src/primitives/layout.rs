@@ -11,6 +11,7 @@ use hecate_core::{
     primitives::{Layout, Span},
 };
 
+/// `x.narrow(1, start, count)`, its gradient, `torch.cat(parts, 1)`, and copies of many whole arrays.
 pub(crate) const SOURCE: KernelSource = kernel_source!("layout", "layout.cu");
 
 kernels! { SOURCE {
@@ -25,6 +26,7 @@ kernels! { SOURCE {
 /// Arrays that one launch copies.
 ///
 /// A pair is 24 bytes, and arguments of a launch are 4 KiB at most.
+/// So 32 pairs take 768 of them.
 const PAIRS: usize = 32;
 
 /// `struct Pair` of `layout.cu`.
@@ -60,6 +62,7 @@ pub(crate) fn copy_all(device: &Cuda, arrays: &[(&Tensor<Cuda>, &Tensor<Cuda>)])
     Ok(())
 }
 
+// Core has checked the axes: arrays lie row by row, and `start + count` is at most `length`.
 impl Layout for Cuda {
     /// `y [outer, count, inner]` out of `x [outer, length, inner]`.
     fn narrow(&self, _: Checked<Self>, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>> {
@@ -76,6 +79,7 @@ impl Layout for Cuda {
     }
 
     /// `y [outer, length, inner]`, the parts `[outer, ·, inner]` one after another along the middle axis.
+    /// Each part is one launch, since parts may have different lengths.
     fn concat(&self, _: Checked<Self>, outer: usize, inner: usize, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let Some(first) = parts.first() else {
             return Err(unsupported("concat", "there is nothing to join"));
@@ -95,11 +99,14 @@ impl Layout for Cuda {
 
 /// Out of the whole, or into it.
 enum Way {
+    /// From `whole` to `part`: the forward of `narrow`.
     Out,
+    /// From `part` to `whole`: joining, and the gradient of `narrow`.
     In,
 }
 
 /// Copies between a range of `whole [outer, length, inner]` and `part [outer, count, inner]`.
+/// Elements are moved as words of 2 to 16 bytes: a copy does not care what they mean, so all types share a kernel.
 fn copy(device: &Cuda, span: Span, whole: &Tensor<Cuda>, part: &Tensor<Cuda>, way: Way) -> Result<()> {
     let bytes = |elements: usize| (elements * whole.dtype().size()) as u64;
     let (start, stride, run) =

@@ -12,6 +12,7 @@ use hecate_core::{
     primitives::{Loss, LossBackward, LossInputs, Losses, LossesAndGradient},
 };
 
+/// `F.cross_entropy(logits, targets, reduction="none")` and its gradient, apart or at once.
 pub(crate) const SOURCE: KernelSource = kernel_source!("loss", "loss.cu");
 
 kernels! { SOURCE {
@@ -29,8 +30,10 @@ kernels! { SOURCE {
     }
 } }
 
+// Core has checked that `logits` are `[.., width]`, `targets` one integer a row, and `1 ≤ classes ≤ width`.
 impl Loss for Cuda {
     /// A block has a row.
+    /// `losses` and `lse` are `[rows]` in 32 bits; `lse = logsumexp(logits[:, :classes], -1)` spares the backward a pass.
     fn cross_entropy(&self, _: Checked<Self>, inputs: &LossInputs<&Tensor<Self>>) -> Result<Losses<Tensor<Self>>> {
         let LossInputs { classes, logits, targets } = *inputs;
         let (rows, width) = (logits.shape().rows(), logits.shape().last() as u64);
@@ -44,6 +47,7 @@ impl Loss for Cuda {
     }
 
     /// `dlogits [rows, width]`, of the type of `logits`; zeros from `classes` on.
+    /// A vocabulary is padded for faster products: columns from `classes` on must not move any weight.
     fn cross_entropy_backward(&self, _: Checked<Self>, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>> {
         let LossBackward { inputs: LossInputs { classes, logits, targets }, lse, factor } = *call;
         let (rows, width) = (logits.shape().rows(), logits.shape().last() as u64);
@@ -57,6 +61,7 @@ impl Loss for Cuda {
     }
 
     /// A block has a row, and a thread a run of it or more; the gradient takes the place of logits that nobody else holds.
+    /// A step that learns has no second array of that size this way, unless somebody else holds the first.
     fn cross_entropy_and_gradient(
         &self,
         _: Checked<Self>,

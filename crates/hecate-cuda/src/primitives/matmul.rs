@@ -20,6 +20,7 @@ use hecate_core::{
 };
 use std::sync::Arc;
 
+/// `torch.matmul(a, b)` by tiles of 64 or 128, and by warps for up to eight rows, wherever cuBLAS is not.
 pub(crate) const SOURCE: KernelSource = kernel_source!("matmul", "matmul.cu");
 
 /// The largest size that cuBLAS takes.

@@ -9,6 +9,7 @@ use crate::{
 };
 use hecate_core::{DType, Result, Tensor, primitives::MatmulDims};
 
+/// `a @ b.T` of bfloat16 or float16, `a [rows, inner]` and `b [columns, inner]`.
 pub(crate) const SOURCE: KernelSource = kernel_source!("matmul_groups", "matmul_groups.cu");
 
 /// What the kernels take; `GroupProduct` there.
@@ -38,6 +39,7 @@ const STAGES: usize = 4;
 const SHARED: usize = 2 * STAGES * TILE[2] * (TILE[0] + TILE[1]) + 16 * STAGES;
 
 /// Whether there is a kernel for `a bᵀ` of these sizes and this type.
+/// Other architectures have no `wgmma`, not even later ones: they multiply by warps.
 pub(super) fn exist(device: &Cuda, dims: &MatmulDims, dtype: DType) -> bool {
     let MatmulDims { batch, columns, inner, transpose, .. } = *dims;
     // Rows of factors begin at multiples of 16 bytes, pairs of results at multiples of four.
@@ -56,6 +58,7 @@ pub(super) fn exist(device: &Cuda, dims: &MatmulDims, dtype: DType) -> bool {
 }
 
 /// `out = a bᵀ`.
+/// Blocks stay and take tile after tile: while one is written, copies of the next are on their way.
 pub(super) fn launch(device: &Cuda, dims: &MatmulDims, [a, b, out]: [&Tensor<Cuda>; 3]) -> Result<()> {
     let MatmulDims { rows, columns, inner, .. } = *dims;
     let tiles = rows.div_ceil(TILE[0]) * columns.div_ceil(TILE[1]);

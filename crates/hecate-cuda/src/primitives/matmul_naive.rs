@@ -7,9 +7,11 @@ use crate::{
 };
 use hecate_core::{Result, Tensor, primitives::MatmulDims};
 
+/// `torch.matmul(a, b)` of `a [batch, rows, inner]` and `b [batch, inner, columns]`.
 pub(crate) const SOURCE: KernelSource = kernel_source!("matmul_naive", "matmul_naive.cu");
 
 kernels! { SOURCE {
+    // Strides are in elements: to the next row or column of the result, and to the next term of its sum.
     "matmul_naive" Naive {
         a: Array, a_stride: u64, a_inner: u64, b: Array, b_stride: u64, b_inner: u64, out: Array, batch: u64, rows: u64,
         columns: u64, inner: u64
@@ -17,6 +19,7 @@ kernels! { SOURCE {
 } }
 
 /// `out [batch,rows,columns] = a b`, either stored transposed, of any float types.
+/// It is slow by design: no tiles, no shared memory, so that what it says needs no proof of its own.
 pub(super) fn launch(device: &Cuda, dims: MatmulDims, [a, b, out]: [&Tensor<Cuda>; 3]) -> Result<()> {
     let MatmulDims { batch, rows, inner, columns, transpose } = dims;
     // From row to row of the result's axis, and along the sum.

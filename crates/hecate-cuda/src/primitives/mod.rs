@@ -1,4 +1,16 @@
 //! Primitives, one file each, with the kernels beside them.
+//!
+//! Core checks arguments before a backend sees them: shapes, types, devices, finite options. A [`Checked`] in a signature
+//! says so, and code here relies on it: what still can fail is memory, a launch, or a size that a kernel cannot count.
+//!
+//! Arrays lie row by row, the last axis in neighbouring elements. Kernels see `[rows, width]`: all axes but the last are rows.
+//! They compute in 32 bits whatever the type of arrays, and round each result once. Sums over rows go by parts, in an order
+//! that sizes alone decide, so a call gives the same bits every time.
+//!
+//! The line over each `SOURCE` says in PyTorch's notation what its kernels compute. Structures that cross a launch have a
+//! twin in the kernels' file, field by field.
+//!
+//! [`Checked`]: hecate_core::Checked
 
 pub(crate) mod attention;
 pub(crate) mod conv;

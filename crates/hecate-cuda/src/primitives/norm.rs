@@ -20,6 +20,7 @@ use hecate_core::{
     primitives::{AddedNorm, GateFunction, GatePlace, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions},
 };
 
+/// `F.rms_norm(x, [width], weight, epsilon)`, also of groups, gated or with a residual, and `F.normalize`; gradients.
 pub(crate) const SOURCE: KernelSource = kernel_source!("norm", "norm.cu");
 
 /// The same in the kernels: what rows are times.

@@ -15,6 +15,7 @@ use hecate_core::{
     primitives::{AdamW, AdamWStep, DeviceStep, Optimizer, PlacedUpdate, Slot, Update},
 };
 
+/// `torch.optim.AdamW.step()` over all parameters, and `sum((g * g).sum() for g in grads)`.
 pub(crate) const SOURCE: KernelSource = kernel_source!("optimizer", "optimizer.cu");
 
 kernels! { SOURCE {
@@ -28,8 +29,10 @@ kernels! { SOURCE {
     "squares" Squares { gradients: Pointer, parts: Pointer, number: u32 }
 } }
 
+// Core has checked that value, mean and square are in 32 bits, and gradients of the shapes of their parameters.
 impl Optimizer for Cuda {
     /// One step for every parameter, in one launch. Memory that nobody else holds is written in place.
+    /// With `m` and `v` the means of gradients and of their squares: `w −= rate (m̂ / (√v̂ + ε) + decay · w)`.
     fn adamw(
         &self,
         _: Checked<Self>,
@@ -58,6 +61,8 @@ impl Optimizer for Cuda {
     }
 
     /// As above; memory that somebody else holds is left as it is, and the new elements lie in other memory.
+    /// A captured step has its rates on the device, since they change from replay to replay. Where a guard is not
+    /// finite, all parameters keep their values.
     fn adamw_placed(
         &self,
         _: Checked<Self>,
@@ -94,6 +99,7 @@ impl Optimizer for Cuda {
     }
 
     /// `[1]`: the sum of squares of all gradients, in two launches.
+    /// Sums have 64 bits: of millions of squares, 32 bits would lose the small ones.
     fn norm_squared(&self, _: Checked<Self>, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let mut entries = Entries::new();
         for &grad in grads {
@@ -141,6 +147,7 @@ fn step_all(
 /// Where an array is read and where it is written: the same, unless somebody else holds it.
 struct Place {
     /// The array that is read, where somebody else holds it.
+    /// It is held until the kernel is queued, so that its memory is not given to others before.
     shared: Option<Tensor<Cuda>>,
     /// The memory that is written.
     new: Buffer,
@@ -148,6 +155,7 @@ struct Place {
 
 impl Place {
     /// Takes the array's own memory, or asks for new memory of its size.
+    /// What others hold must keep its elements: they may be those of an earlier step.
     fn of(device: &Cuda, x: Tensor<Cuda>) -> Result<Self> {
         match x.into_buffer() {
             Ok(new) => {

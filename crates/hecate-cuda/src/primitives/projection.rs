@@ -16,6 +16,7 @@ use hecate_core::{
     primitives::{MatmulDims, Projection, ProjectionEnd, ProjectionInputs},
 };
 
+/// `F.rms_norm(x) @ W.T` of some matrices of few rows; also `p₀ * F.silu(p₁)` or `p₀ + residual`.
 pub(crate) const SOURCE: KernelSource = kernel_source!("projection", "projection.cu");
 
 /// Most rows of one launch.
@@ -33,6 +34,7 @@ const ROW_BYTES: usize = 66 << 10;
 kernels! { SOURCE {
     // x [rows, inner], norm [inner], residual [rows, columns]; `columns` are those of all results.
     "project_row" OneRow {
+        // Rows `x` have 32 bits; without a norm or a residual their addresses are null.
         x: Pointer,
         norm: Pointer,
         residual: Pointer,
@@ -41,7 +43,9 @@ kernels! { SOURCE {
         inner: u32,
         epsilon: f32,
         gated: u32,
+        // Runs of 16 bytes that a lane asks for before it waits.
         ahead: u32,
+        // 1 where no kernel of a captured step writes the matrices before: they are read while the one in front runs.
         settled: u32,
         factors: [Factor; MATRICES],
     }
@@ -53,11 +57,13 @@ kernels! { SOURCE {
 
 impl Projection for Cuda {
     /// Matrices of 32 bits and more rows go to cuBLAS, with norms and sums between.
+    /// Up to 64 rows of bfloat16 matrices, where kernels can begin before the one in front ends.
     fn fuses_projections(&self, rows: usize, weights: DType) -> bool {
         rows <= FEW || rows <= ROWS && weights == DType::Bf16 && self.begins_early()
     }
 
     /// One launch where the kernels take these sizes and types, else primitives one after another.
+    /// Results are `[1, rows, columns]` in 32 bits, one a matrix, or one in all with a gate or a residual.
     fn project(
         &self,
         checked: Checked<Self>,
@@ -115,6 +121,7 @@ fn side_by_side_fit(device: &Cuda, weights: &[(MatmulDims, &Tensor<Cuda>)], arou
 }
 
 /// By tensor cores; results in the order of the matrices.
+/// All rows of `x` meet 64 columns of a matrix at a time: matrices are read once for up to 64 rows.
 fn side_by_side(
     device: &Cuda,
     x: &Tensor<Cuda>,
@@ -133,6 +140,7 @@ fn side_by_side(
 }
 
 /// By a warp a column.
+/// Each element of a matrix is read once, for all its rows of `x`: time is that of reading the matrices.
 fn few_rows(
     device: &Cuda,
     x: &Tensor<Cuda>,

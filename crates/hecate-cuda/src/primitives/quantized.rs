@@ -13,7 +13,9 @@ use hecate_core::{
     quantized::{BlockFormat, Quantized},
 };
 
+/// `x @ decode(w).T` of few rows, with `w [columns, inner]` in blocks of quantized values.
 pub(crate) const SOURCE: KernelSource = kernel_source!("quantized", "quantized.cu");
+/// The same for `q4_k`, whose blocks of 256 values hold scales and minima of 6 bits.
 pub(crate) const Q4_K: KernelSource = kernel_source!("quantized_q4_k", "quantized_q4_k.cu");
 
 /// `QuantizedProduct` in the kernels.

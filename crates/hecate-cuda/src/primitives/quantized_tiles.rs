@@ -8,6 +8,7 @@ use crate::{
 };
 use hecate_core::{DType, Result};
 
+/// `x @ decode(w).T` of tens of rows: a tile of weights is decoded once for all of them.
 pub(crate) const SOURCE: KernelSource = kernel_source!("quantized_tiles", "quantized_tiles.cu");
 
 kernels! { SOURCE {

@@ -8,6 +8,7 @@ use crate::{
 };
 use hecate_core::{Checked, DType, Result, Tensor, primitives::Reduce};
 
+/// `x.sum(0)`, `(x * y).sum(0)` and totals, with sums in 64 bits that do not depend on how the GPU is filled.
 pub(crate) const SOURCE: KernelSource = kernel_source!("reduce", "reduce.cu");
 
 kernels! { SOURCE {

@@ -14,6 +14,7 @@ use hecate_core::{
     primitives::{self, RetentionInputs},
 };
 
+/// `-exp(a_log) * F.softplus(x + dt_bias)` and its gradients.
 pub(crate) const SOURCE: KernelSource = kernel_source!("retention", "retention.cu");
 
 kernels! { SOURCE {
@@ -33,8 +34,10 @@ const THREADS: usize = 256;
 const COLUMNS: usize = 32;
 const BLOCKS: usize = 512;
 
+// Core has checked that `x` is `[.., width]`, `a_log` and `dt_bias` `[width]` in 32 bits, `dy` as the result.
 impl primitives::Retention for Cuda {
     /// `log a = −exp(a_log) softplus(x + dt_bias)`, `[rows, width]` in 32 bits.
+    /// The result is at most 0: a retention `a` in `(0, 1]`, whose logarithm is what rules add up over tokens.
     fn retention(&self, _: Checked<Self>, inputs: &RetentionInputs<&Tensor<Self>>) -> Result<Tensor<Self>> {
         let x = inputs.x;
         let (count, width) = (x.shape().count(), x.shape().last() as u64);
@@ -46,6 +49,7 @@ impl primitives::Retention for Cuda {
     }
 
     /// Sums over rows are made in parts, one a block.
+    /// `dx` has the shape and type of `x`; gradients of `a_log` and `dt_bias` are `[width]` in 32 bits.
     fn retention_backward(
         &self,
         _: Checked<Self>,

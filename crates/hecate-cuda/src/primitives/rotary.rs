@@ -10,6 +10,7 @@ use hecate_core::{
     primitives::{Rotary, RotaryDims},
 };
 
+/// `cat(x₁ cos φ − x₂ sin φ, x₂ cos φ + x₁ sin φ)` of the halves of each head; `φ = position · base^(−2i/width)`.
 pub(crate) const SOURCE: KernelSource = kernel_source!("rotary", "rotary.cu");
 
 kernels! { SOURCE {
@@ -24,13 +25,16 @@ kernels! { SOURCE {
 /// Threads that fill a large GPU.
 const THREADS: usize = 1 << 18;
 
+// Core has checked that `x` is `[rows, heads, width]` with an even width, and `positions` `[B]` whole numbers.
 impl Rotary for Cuda {
     /// Of tokens whose first position the host knows.
+    /// `dims.sign` of −1 turns back, which is the gradient.
     fn rotary(&self, _: Checked<Self>, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         turn(self, dims, x, 0)
     }
 
     /// Of tokens whose first positions `[B]` the device has counted.
+    /// A captured step must not hold positions as constants: each of its replays is of a later token.
     fn rotary_from(
         &self,
         _: Checked<Self>,
@@ -42,6 +46,7 @@ impl Rotary for Cuda {
     }
 
     /// Positions `[B]` after so many further tokens.
+    /// They are counted where they lie, so that a replay of a captured step needs nothing from the host.
     fn advance(&self, _: Checked<Self>, positions: &Tensor<Self>, tokens: u32) -> Result<Tensor<Self>> {
         let y = self.empty(positions.shape().clone(), DType::U32)?;
         // One a text.
@@ -76,6 +81,7 @@ fn turn(device: &Cuda, dims: &RotaryDims, x: &Tensor<Cuda>, positions: Pointer) 
 
 /// In words of 64 bits: turns a token of each pair. What is to be added to the rows of each sequence to make them
 /// positions. The first row of each sequence.
+/// Frequencies have 64 bits: at position 10⁶ a frequency of 32 bits would turn by a wrong angle.
 fn table(device: &Cuda, dims: &RotaryDims) -> Result<Tensor<Cuda>> {
     let (step, starts) = (-2.0 / dims.width as f64, dims.sequences.starts());
     let angle = |i: usize| f64::from(dims.sign) * f64::from(dims.base).powf(step * i as f64);

@@ -18,6 +18,7 @@ use hecate_core::{
     primitives::{Cut, LANES, Sample, Sampled},
 };
 
+/// `torch.multinomial` of softmax of scores, cut to the `top_k` likeliest and to a share `top_p`, or `argmax`.
 pub(crate) const SOURCE: KernelSource = kernel_source!("sample", "sample.cu");
 
 /// Bytes of shared memory before levels: the kernel's `Board`.
@@ -79,6 +80,7 @@ impl Sample for Cuda {
 
 impl Cuda {
     /// As many blocks as there are multiprocessors for, up to one for every 1,024 tokens. Without clusters a text has one.
+    /// The number is a power of two up to 8, the most blocks of a cluster that every GPU with clusters starts.
     fn blocks_of_a_text(&self, batch: usize, vocabulary: usize) -> usize {
         let multiprocessors = self.properties().multiprocessors as usize;
         if !self.begins_early() {

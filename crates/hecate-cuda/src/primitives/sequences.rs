@@ -9,6 +9,7 @@ use crate::{
 };
 use hecate_core::{DType, Result, Sequences, Tensor, primitives::LastRows};
 
+/// `cat(before, x)[-kept:]` of each sequence, and `parts.sum(0)`.
 pub(crate) const SOURCE: KernelSource = kernel_source!("sequences", "sequences.cu");
 
 kernels! { SOURCE {
@@ -21,6 +22,7 @@ kernels! { SOURCE {
 } }
 
 /// First row of every sequence, and after them the number of rows, `[N + 1]` in 32 bits.
+/// The table is made once for the same sequences: later calls, and captured steps, find it on the device.
 pub(super) fn starts(device: &Cuda, sequences: &Sequences) -> Result<Table> {
     let starts = sequences.starts().map(u32::try_from);
     let starts = starts.collect::<std::result::Result<Vec<_>, _>>();
@@ -29,6 +31,7 @@ pub(super) fn starts(device: &Cuda, sequences: &Sequences) -> Result<Table> {
 }
 
 /// An array of the last rows of each sequence: [`Attention::last_rows`](hecate_core::primitives::Attention::last_rows).
+/// The result is `[N, kept, ..]`, of the type of `x`. A sequence shorter than `kept` has rows of `before` in front.
 pub(super) fn last_rows(device: &Cuda, last: &LastRows<'_, Cuda>) -> Result<Tensor<Cuda>> {
     let starts = starts(device, last.sequences)?;
     let out = device.empty(last.shape.clone(), last.x.map_or(DType::F32, Tensor::dtype))?;
@@ -55,6 +58,7 @@ pub(super) fn last_rows(device: &Cuda, last: &LastRows<'_, Cuda>) -> Result<Tens
 const COLUMNS: usize = 32;
 
 /// The sum over the first axis of `parts [number, ..]` in the shape and type of `like`.
+/// Parts have 32 bits and their sums 64, in an order that sizes alone decide: the same bits every time.
 pub(super) fn sum_parts(device: &Cuda, parts: &Tensor<Cuda>, like: &Tensor<Cuda>) -> Result<Tensor<Cuda>> {
     let out = device.empty(like.shape().clone(), like.dtype())?;
     let count = out.shape().count();

@@ -10,6 +10,7 @@ use crate::{
 };
 use hecate_core::{Checked, Result, Tensor, primitives::Softmax};
 
+/// `x.softmax(-1)` and its gradient.
 pub(crate) const SOURCE: KernelSource = kernel_source!("softmax", "softmax.cu");
 
 /// What all kernels take, under the same name there.
@@ -37,6 +38,7 @@ kernels! { SOURCE {
 
 impl Softmax for Cuda {
     /// `y = e^{x − top} / Σ e^{x − top}`, row by row.
+    /// With `top` the largest element of the row: no exponential overflows, and at least one term of the sum is 1.
     fn softmax(&self, _: Checked<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let y = self.empty(x.shape().clone(), x.dtype())?;
         let (spread, call) = call(x, Array::NONE, &y);
@@ -48,6 +50,7 @@ impl Softmax for Cuda {
     }
 
     /// `dx = y (dy − y·dy)`, row by row.
+    /// Of the shares `y` alone, `[.., width]`: the forward's `x` need not be kept.
     fn softmax_backward(&self, _: Checked<Self>, y: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let dx = self.empty(y.shape().clone(), y.dtype())?;
         let (spread, call) = call(y, dy.into(), &dx);

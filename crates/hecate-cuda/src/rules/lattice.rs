@@ -15,7 +15,9 @@ use hecate_core::{
     rules::{Lattice, RETENTION_FLOOR, SLOT_NORM_TOLERANCE},
 };
 
+/// Token by token, for any number of slots of any width.
 pub(crate) const SOURCE: KernelSource = kernel_source!("lattice", "lattice.cu");
+/// Some tokens at once, for frozen groups and slots of 32 or 64 elements.
 pub(crate) const PIECES: KernelSource = kernel_source!("lattice_pieces", "lattice_pieces.cu");
 
 step_kernels! { KERNELS: SOURCE, Cell { "lattice_forward" Forward, "lattice_backward" Backward } }
@@ -48,8 +50,10 @@ pub(crate) struct Cell {
     key: u32,
     value: u32,
     /// Least retention.
+    /// At 0 a slot that nothing is written to would have no direction.
     floor: f32,
     /// How far the norm of an initial slot may be from 1.
+    /// It is more than rounding to 16 bits costs.
     tolerance: f32,
 }
 
@@ -58,6 +62,7 @@ impl Recurrent<Own> for Lattice {
     const KERNELS: StepKernels<Cell> = KERNELS;
 
     /// Slots are rows: `K` of them, `V` wide.
+    /// Core has checked the variant and sizes; `floor` and `tolerance` are those of every backend.
     fn cell(self, dims: &Dims) -> Cell {
         let after = (self.read == Read::After).into();
         Cell {

@@ -57,6 +57,7 @@ fn cached(folder: &Path) -> PathBuf {
 }
 
 /// A second device finds what the first one compiled, and takes it.
+/// Compiling takes seconds, so a second process must not do it again.
 #[test]
 fn compiled_once() {
     let Some(_) = nvrtc() else { return };
@@ -72,6 +73,7 @@ fn compiled_once() {
 }
 
 /// Another source, header or architecture is another file.
+/// A name that left one of them out would give old machine code to new arguments.
 #[test]
 fn keys_differ() {
     let Some(_) = nvrtc() else { return };
@@ -114,6 +116,7 @@ fn broken_files_are_built_again() {
 }
 
 /// Every bit that can flip, every length it can be cut to, and bytes too many.
+/// A driver may run damaged machine code without a word: numbers would be wrong.
 #[test]
 fn damage_is_noticed() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -259,6 +262,7 @@ fn compilers_newer_than_the_driver() {
 }
 
 /// A cache that cannot be written costs time, nothing else.
+/// Homes may be read only, or full.
 #[test]
 fn no_place_for_a_cache() {
     let Some(_) = nvrtc() else { return };

@@ -8,6 +8,7 @@ use std::{
 };
 
 /// Another library, which is there wherever this program runs.
+/// It opens like any library and has none of the driver's functions, which a file of text cannot show.
 fn other_library() -> Option<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let paths = maps.lines().filter_map(|line| line.split_whitespace().last()).map(Path::new);
@@ -23,6 +24,7 @@ fn other_library() -> Option<PathBuf> {
 fn broken_drivers() {
     let Some(other) = other_library() else { return super::say("skipped: broken_drivers: no other library is loaded") };
     let whole = fs::read(&other).expect("a library");
+    // Name of the case, what the file holds, and what the error says of it.
     let broken: [(&str, &[u8], &str); 3] = [
         ("text", &[b'x'; 5000], "libcuda.so.1 cannot be opened"),
         ("empty", b"", "libcuda.so.1 cannot be opened"),
@@ -31,6 +33,7 @@ fn broken_drivers() {
     for (name, content, expected) in broken {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("libcuda.so.1"), content).expect("a file");
+        // A process of its own: a library that was opened once stays open, and the loader reads its path at the start.
         let mut command = Command::new(env::current_exe().expect("this program"));
         command.args(["tests::driver::asking", "--exact", "--ignored", "--nocapture"]);
         let output = command.env("LD_LIBRARY_PATH", folder.path()).output().expect("it ran");

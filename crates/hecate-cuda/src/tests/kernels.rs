@@ -24,6 +24,8 @@ const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a"
 const TUNED: &str = "sm_90a";
 
 /// What a file and its headers ask of the architecture, and whether it is so: the path through them.
+/// Conditions are read as text, since a compiler would have to be there to ask it. Other forms of them panic: they are
+/// to be taught here first.
 fn path(source: &KernelSource, architecture: &str) -> Vec<bool> {
     let digits: String = architecture.chars().filter(char::is_ascii_digit).collect();
     let number = 10 * digits.parse::<u32>().expect("a number");
@@ -67,6 +69,7 @@ const SPILLS_OF_POWERS: u32 = 1088;
 const SPILLS_ELSEWHERE: u32 = 1024;
 
 /// What the compiler says of a file's kernels. Machine code that one of its warnings speaks against is refused.
+/// Warnings come from ptxas, which alone knows where products of groups of warps wait.
 fn compiled(source: &KernelSource, architecture: &str) -> Vec<Usage> {
     let log = compile(source, architecture, None).log;
     // Calls between products of groups make the compiler wait for each product by itself.
@@ -99,6 +102,7 @@ fn all_fit<'a>(architecture: &str, all: impl IntoIterator<Item = (&'a KernelSour
 }
 
 /// Every kernel that an architecture has code of its own for compiles for it, keeps to its registers and spills little.
+/// A record that is missing or old fails, unless the architecture is the one that kernels are tuned for.
 fn recorded(architecture: &str) {
     let told: Vec<_> = ALL.iter().copied().filter(|source| tells(source, architecture)).collect();
     let record = Record::read(architecture);
@@ -162,6 +166,7 @@ fn sorted(mut usages: Vec<Usage>) -> Vec<Usage> {
 }
 
 /// The record with what was changed compiled again; with `keep` it is written where the next run finds it.
+/// Files whose code did not change keep their lines, so that a change costs its own compilation only.
 fn renew(architecture: &str, told: &[&'static KernelSource], mut record: Record, keep: bool) -> Record {
     record.files.retain(|name, _| told.iter().any(|source| source.name == name));
     let old: Vec<_> = told.iter().copied().filter(|source| record.of(source, architecture).is_none()).collect();
@@ -229,6 +234,7 @@ fn what_does_not_fit_is_named() {
 }
 
 /// Names are the keys of everything: modules, the cache.
+/// Two files of one name would share an image, and one would run the other's code.
 #[test]
 fn names_differ() {
     let mut names: Vec<_> = ALL.iter().map(|source| source.name).collect();

@@ -11,6 +11,8 @@ kernels! { crate::primitives::elementwise::SOURCE {
     "map_forward" MapForward { x: Array, y: Array, count: u64, map: u32 }
 } }
 
+/// A driver's error can stay with the context and fail every later call. So each refusal is followed by a product, whose
+/// numbers are compared.
 #[test]
 fn a_refused_launch_leaves_the_device_usable() {
     let Some(device) = device() else { return };

@@ -20,6 +20,7 @@ use std::{
 };
 
 /// A kernel's module.
+/// Alone, as it is embedded: the driver then compiles one kernel at its first launch and not its whole file.
 fn module(source: &KernelSource, kernel: &str) -> String {
     alone::compile(source, ARCHITECTURE, Some(kernel)).ptx
 }
@@ -38,6 +39,7 @@ fn names(nvrtc: &Nvrtc, source: &KernelSource) -> Vec<String> {
 }
 
 /// Kernels of a module.
+/// In PTX's own words: `.visible .entry name(`.
 fn entries(module: &str) -> Vec<&str> {
     let lines = module.lines().filter_map(|line| line.trim().strip_prefix(".visible .entry "));
     lines.map(|line| line.trim_end_matches('(')).collect()
@@ -64,6 +66,7 @@ fn renew(nvrtc: &Nvrtc, source: &KernelSource) {
 }
 
 /// A name for modules and for what they are made from.
+/// It changes with the code, with the packed bytes, and with what PTX is made for.
 fn pair(source: &KernelSource, packed: &[u8]) -> String {
     source.hash([ARCHITECTURE, VERSION, blake3::hash(packed).to_hex().as_str()])
 }

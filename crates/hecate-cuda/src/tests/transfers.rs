@@ -11,6 +11,7 @@ fn numbers(count: usize, seed: u32) -> Vec<u32> {
 }
 
 /// What was uploaded comes back, whatever part of how many blocks it takes.
+/// Bytes go through a ring of pinned blocks; errors would stand at its seams.
 #[test]
 fn there_and_back() {
     let Some(device) = device() else { return };
@@ -31,6 +32,7 @@ fn there_and_back() {
 
 /// Kernels see what was uploaded before them, while other uploads use the blocks again, and memory is let go of and
 /// taken by others in between.
+/// Uploads have a stream of their own, which would overtake kernels if nothing joined the two.
 #[test]
 fn in_order() {
     let Some(device) = device() else { return };
@@ -48,6 +50,7 @@ fn in_order() {
 }
 
 /// Threads that share a device get what they asked for.
+/// The ring is theirs together: a block that two of them filled at once would mix their numbers.
 #[test]
 fn from_many_threads() {
     let Some(device) = device() else { return };

@@ -15,6 +15,7 @@ pub(super) struct Usage {
 }
 
 /// Registers and spills of each kernel, from the log of `--ptxas-options=-v`.
+/// It is read line by line, since the compiler has no other way to tell it.
 pub(super) fn usage(log: &str) -> Vec<Usage> {
     let number_before = |line: &str, what: &str| {
         let before = line.split(what).next().filter(|before| before.len() < line.len())?;
@@ -50,6 +51,7 @@ impl Record {
     }
 
     /// What is recorded of a file, where it is of this code.
+    /// None where the code or the compiler's options changed since.
     pub(super) fn of(&self, source: &KernelSource, architecture: &str) -> Option<&[Usage]> {
         let (code, all) = self.files.get(source.name)?;
         (*code == Self::code(source, architecture)).then_some(all)

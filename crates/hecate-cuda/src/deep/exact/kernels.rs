@@ -1,4 +1,8 @@
 //! Which kernels there are, and for which memories.
+//!
+//! A name ends in what the kernel is compiled for. `_32` and `_64` are widths of keys and values, with up to 128 hidden
+//! units in one block. `_pair_128` and `_pair_256` are of width 64, with up to so many hidden units in a cluster of two.
+//! All these are sizes of registers, which a kernel has to know when it is compiled.
 
 use super::SOURCE;
 use crate::recurrent::{StepKernels, step_kernels};
@@ -7,18 +11,21 @@ use hecate_core::{
     rules::{Map, Retention},
 };
 
+// Squared errors, decay and momentum.
 step_kernels! { TITANS_32: SOURCE, DeepOptions {
     "exact_titans_32_forward" Titans32Forward, "exact_titans_32_backward" Titans32Backward
 } }
 step_kernels! { TITANS_64: SOURCE, DeepOptions {
     "exact_titans_64_forward" Titans64Forward, "exact_titans_64_backward" Titans64Backward
 } }
+// Huber's error and decay, without momentum.
 step_kernels! { HUBER_32: SOURCE, DeepOptions {
     "exact_huber_32_forward" Huber32Forward, "exact_huber_32_backward" Huber32Backward
 } }
 step_kernels! { HUBER_64: SOURCE, DeepOptions {
     "exact_huber_64_forward" Huber64Forward, "exact_huber_64_backward" Huber64Backward
 } }
+// Huber's error and decay, with momentum.
 step_kernels! { HUBER_MOMENTUM_32: SOURCE, DeepOptions {
     "exact_huber_momentum_32_forward" HuberMomentum32Forward, "exact_huber_momentum_32_backward" HuberMomentum32Backward
 } }
@@ -26,6 +33,7 @@ step_kernels! { HUBER_MOMENTUM_64: SOURCE, DeepOptions {
     "exact_huber_momentum_64_forward" HuberMomentum64Forward, "exact_huber_momentum_64_backward" HuberMomentum64Backward
 } }
 
+// An ℓp error, and weights that are an image of the state; no momentum.
 step_kernels! { MONETA_32: SOURCE, DeepOptions {
     "exact_moneta_32_forward" Moneta32Forward, "exact_moneta_32_backward" Moneta32Backward
 } }
@@ -33,6 +41,7 @@ step_kernels! { MONETA_64: SOURCE, DeepOptions {
     "exact_moneta_64_forward" Moneta64Forward, "exact_moneta_64_backward" Moneta64Backward
 } }
 
+// Squared errors, and a KL divergence that keeps weights near the last; no momentum.
 step_kernels! { MEMORA_32: SOURCE, DeepOptions {
     "exact_memora_32_forward" Memora32Forward, "exact_memora_32_backward" Memora32Backward
 } }
@@ -40,6 +49,7 @@ step_kernels! { MEMORA_64: SOURCE, DeepOptions {
     "exact_memora_64_forward" Memora64Forward, "exact_memora_64_backward" Memora64Backward
 } }
 
+// Two blocks a memory: each has half of the hidden units, and they exchange sums through the cluster's shared memory.
 step_kernels! { TITANS_PAIR_128: SOURCE, DeepOptions {
     "exact_titans_pair_128_forward" TitansPair128Forward, "exact_titans_pair_128_backward" TitansPair128Backward
 } }
@@ -78,8 +88,11 @@ const MOST_HIDDEN: usize = 128;
 
 /// Kernels, the blocks that share a memory in them, and the hidden units of a warp: `BLOCKS` and `UNITS`.
 pub(super) struct Shared {
+    /// Forward and backward of one form and size.
     pub(super) kernels: StepKernels<DeepOptions>,
+    /// 1 or 2.
     pub(super) blocks: usize,
+    /// 8 or 16: times warps and blocks, the most hidden units there is room for.
     pub(super) units: usize,
 }
 

@@ -8,6 +8,7 @@ use crate::{
 };
 use hecate_core::Result;
 
+/// `out` and the memory after each chunk, one chunk after another for columns of a head.
 pub(crate) const SOURCE: KernelSource = kernel_source!("chunk_bf16_forward", "forward.cu");
 
 /// `struct Bf16Forward` of `forward.cuh`.
@@ -34,6 +35,7 @@ pub(super) struct ForwardArguments {
 }
 
 kernels! { SOURCE {
+    // The first number is the width of tiles of keys, the second the pairs of warps of a block.
     "bf16_64_2" Forward64By2 { all: ForwardArguments }
     "bf16_64_4" Forward64By4 { all: ForwardArguments }
     "bf16_128_2" Forward128By2 { all: ForwardArguments }
@@ -47,6 +49,7 @@ kernels! { SOURCE {
 
 impl ForwardArguments {
     /// Queues the kernel for these tiles as a link of the chain.
+    /// What is compiled in are sizes of registers: the memory of a block stays there from the first chunk to the last.
     pub(super) fn launch(self, streams: &Streams<'_>, grid: Grid, tiles: &Tiles, momentum: bool) -> Result<()> {
         let all = self;
         match (tiles.keys, tiles.pairs, momentum) {

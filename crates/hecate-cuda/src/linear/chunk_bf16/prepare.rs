@@ -8,6 +8,7 @@ use crate::{
 };
 use hecate_core::Result;
 
+/// `k kᵀ` and `q kᵀ` with decays, and the solved triangle, for each chunk and head.
 pub(crate) const SOURCE: KernelSource = kernel_source!("chunk_bf16_prepare", "prepare.cu");
 
 /// `struct Bf16Prepare` of `prepare.cu`.
@@ -23,6 +24,7 @@ pub(super) struct PrepareArguments {
 }
 
 kernels! { SOURCE {
+    // The number is the width of tiles of keys, to which `K` is filled up with zeros.
     "bf16_prepare_64" Prepare64 { all: PrepareArguments }
     "bf16_prepare_128" Prepare128 { all: PrepareArguments }
     "bf16_prepare_256" Prepare256 { all: PrepareArguments }
@@ -32,6 +34,7 @@ kernels! { SOURCE {
 
 impl PrepareArguments {
     /// Queues the kernel for tiles of `keys` columns.
+    /// A block has a chunk of a head, so that all of them run at once: none needs the memory.
     pub(super) fn launch(self, device: &Cuda, grid: Grid, keys: usize, momentum: bool) -> Result<()> {
         let all = self;
         match (keys, momentum) {

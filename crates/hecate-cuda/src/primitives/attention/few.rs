@@ -10,6 +10,7 @@ use crate::{
 };
 use hecate_core::{Result, primitives::AttentionDims};
 
+/// `F.scaled_dot_product_attention` of a few queries a text, in 32 bits.
 pub(crate) const SOURCE: KernelSource = kernel_source!("attention_few", "few.cu");
 
 // Named by most queries of a sequence under a key-value head, and by most columns.
