@@ -39,7 +39,6 @@ mod table;
 mod terminal;
 mod train;
 mod visible;
-#[cfg(feature = "wgpu")]
 mod vulkan;
 #[cfg(test)]
 mod words;
@@ -110,7 +109,6 @@ enum Action {
 fn main() -> ExitCode {
     #[cfg(unix)]
     stop::let_writes_fail();
-    #[cfg(feature = "wgpu")]
     vulkan::ask_no_compositor();
     let action = match settings::parse() {
         Ok(command) => command.action,

@@ -194,7 +194,9 @@ pub const COLUMNS: [&str; 9] = [
 /// figures that are not finite.
 pub fn table(record: &[Record]) -> String {
     let line = |record: &Record| {
-        let fields = serde_json::to_value(record).unwrap_or_default();
+        // By way of its text: a number of 32 bits has the digits that the record has, and not those of its 64 bits.
+        let text = serde_json::to_string(record).unwrap_or_default();
+        let fields: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
         COLUMNS.map(|name| fields[name].as_number().map_or_else(String::new, ToString::to_string)).join(",")
     };
     let lines = [COLUMNS.join(",")].into_iter().chain(record.iter().map(line));

@@ -97,7 +97,7 @@ fn files_of_a_run_are_opened_without_following_links() {
     symlink("../../victim", &picture).unwrap();
     let found = workspace.run(&["train", "--resume", "--steps", "2"]);
     found.succeeded();
-    assert!(found.stderr.contains("the curve is not drawn"), "{found:?}");
+    assert!(found.stderr.contains("the record is not drawn"), "{found:?}");
     assert!(picture.is_symlink() && fs::read(&victim).unwrap() == b"mine\n");
     // Lines that are no record are somebody's.
     let record = workspace.path("runs/text/metrics.jsonl");

@@ -135,12 +135,12 @@ fn other_commands_end_quietly() {
     assert_eq!(run("HECATE_LOG=trace \"$HECATE\" generate --prompt a --tokens 2 2>/dev/full").code, Some(0));
 }
 
-/// README.md: only the first build needs a network.
+/// README.md: `hecate train` needs no network.
 /// Nothing is fetched behind the scenes, and nobody is told what is learned.
 #[test]
 fn a_run_needs_no_network() {
     let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
-    assert!(readme.contains("Only the first build needs a network"), "what is tested here is said no more");
+    assert!(readme.contains("no file and no network"), "what is tested here is said no more");
     let workspace = Workspace::new();
     // A network of its own, in which there is nobody.
     let alone = |line: &str| Outcome::new(workspace.shell(&format!("exec unshare -rn {line}")).output().unwrap());
