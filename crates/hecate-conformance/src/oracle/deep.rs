@@ -316,10 +316,15 @@ macro_rules! oracles {
             fn conditioning(self, slot: &str) -> f64 {
                 // What forgetting does to a distribution is a small difference of its logarithms.
                 let spread = matches!(self.spec().retention, Retention::Kl { .. });
-                // Predictions at keys are as alike as outputs. The state that a call begins with need be no distribution, so they are not
-                // centred, and a norm leaves their rounding in the gradient of keys.
-                let alike = spread && self.spec().structure.norm() && slot == "k";
-                if alike || spread && slot == "log_a" { 3.0 } else { 1.0 }
+                // Behind a norm outputs are told apart by a millionth of their mean. Predictions at keys are as alike, but the state
+                // that a call begins with need be no distribution, so they are not centred: their rounding is in gradients of keys.
+                match (slot, self.spec().structure.norm()) {
+                    ("k", true) if spread => 20.0,
+                    ("theta", true) if spread => 3.0,
+                    ("out", true) if spread => 2.0,
+                    ("log_a", _) if spread => 3.0,
+                    _ => 1.0,
+                }
             }
 
             fn step(self, token: &Token<Self>, old: &Of<Self::State, Var>, point: &Of<Self::State, Var>) -> (Var, Of<Self::State, Var>) {
