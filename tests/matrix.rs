@@ -90,7 +90,7 @@ fn rules_of(source: &str) -> Vec<String> {
     let implemented = source.lines().filter(|line| line.starts_with("impl")).filter_map(|line| {
         let (before, of) = traits.iter().find_map(|wanted| line.split_once(wanted))?;
         // A family's `impl<R: DeepRule> Rule for R` is of no rule, nor is that of what holds any rule.
-        (!before.starts_with("impl<")).then(|| name(of))
+        (!before.contains("Rule>")).then(|| name(of))
     });
     let mut found: Vec<String> = implemented.collect();
     let aliases = source.lines().filter_map(|line| line.strip_prefix("pub type ")?.split_once(" = "));

@@ -23,13 +23,14 @@ const EXCEPTIONS: [(&str, &str); 9] = [
 ];
 
 /// Files with types that are read from JSON, and the call that reads them here.
-const FROM_JSON: [(&str, &str); 13] = [
+const FROM_JSON: [(&str, &str); 15] = [
     ("hecate-core/src/quantized/", "Config::from_json"),
     ("hecate-core/src/rule.rs", "Config::from_json"),
     ("hecate-core/src/rules/", "Config::from_json"),
     ("hecate-models/src/config.rs", "Config::from_json"),
     ("hecate-models/src/config/", "Config::from_json"),
     ("hecate-models/src/metrics.rs", "read_metrics"),
+    ("hecate-models/src/model.rs", "Trained::load_as"),
     ("hecate-models/src/monitor.rs", "read_metrics"),
     ("hecate-models/src/trainer/", "Trainer::resume"),
     ("hecate-models/src/optimizer.rs", "Trainer::resume"),
@@ -37,6 +38,7 @@ const FROM_JSON: [(&str, &str); 13] = [
     ("hecate-models/src/random.rs", "Trainer::resume"),
     ("hecate-models/src/schedule.rs", "Trainer::resume"),
     ("hecate-models/src/text.rs", "Trainer::resume"),
+    ("hecate-models/src/text/", "Trainer::resume"),
 ];
 
 /// All Rust files below a folder.

@@ -6,6 +6,7 @@ mod complete;
 mod damage;
 mod direct;
 mod files;
+mod kept;
 mod layers;
 mod models;
 mod primitives;
