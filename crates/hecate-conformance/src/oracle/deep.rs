@@ -316,7 +316,7 @@ macro_rules! oracles {
             fn conditioning(self, slot: &str) -> f64 {
                 // What forgetting does to a distribution is a small difference of its logarithms.
                 let spread = matches!(self.spec().retention, Retention::Kl { .. });
-                // Behind a norm outputs are told apart by a millionth of their mean. Predictions at keys are as alike, but the state
+                // After a norm outputs are told apart by a millionth of their mean. Predictions at keys are as alike, but the state
                 // that a call begins with need be no distribution, so they are not centred: their rounding is in gradients of keys.
                 match (slot, self.spec().structure.norm()) {
                     ("k", true) if spread => 20.0,
