@@ -82,8 +82,6 @@ struct Layer {
     }
     template <int MAP> __device__ __forceinline__ float steep() const { return mirrors<MAP>() ? norm<MAP>() - 1.0f : 1.0f; }
 
-    // What is added to an element of a state or of an anchor before it counts in the layer's unit.
-    template <int MAP> __device__ __forceinline__ float more() const { return MAP == SOFTMAX ? equal : 0.0f; }
     // Whether a token reads before it writes, which no memory with an anchor does; the state that it sees; rows of sums.
     __device__ __forceinline__ bool reads_first() const { return !ANCHORED && !after; }
     __device__ __forceinline__ u32 seen(u32 t) const { return reads_first() ? t : t + 1; }
@@ -172,14 +170,19 @@ struct Tile {
         }
     }
     // Rows of states are read once a group.
-    // x = unit × (a matrix's part + more), and back without it.
-    __device__ __forceinline__ void load(Panel from, float unit, float more = 0.0f) {
+    // x = unit × a matrix's part, and back.
+    __device__ __forceinline__ void load(Panel from, float unit) {
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             Columns of(&from.at(row + i, column));
 #pragma unroll
-            for (u32 j = 0; j < 8; j++) x[i][j] = unit * (of.x[j] + more);
+            for (u32 j = 0; j < 8; j++) x[i][j] = unit * of.x[j];
         }
+    }
+    // x = x + unit × ln rows, of logarithms of shares: they count from equal ones. One rounding with the product of `load` keeps
+    // the digits in which elements next to equal shares differ.
+    template <int MAP> __device__ __forceinline__ void count_from_equal(const Layer& l, float unit) {
+        if (MAP == SOFTMAX) each([&](u32 i, u32 j) { x[i][j] += unit * l.equal; });
     }
     __device__ __forceinline__ void store(Panel to, float unit) const {
 #pragma unroll
@@ -352,8 +355,8 @@ template <int MAP> TOGETHER void sweep(const Layer& of, u32 offset, bool leave) 
         bool works = round + warp < l.tiles();
         u32 number = works ? round + warp : 0;
         Tile tile(l, number), anchor(l, number);
-        if (works) tile.load(l.x, unit_of<MAP>(l, 0), l.more<MAP>());
-        if (works && ANCHORED) anchor.load(l.anchor, 1.0f, l.more<MAP>());
+        if (works) tile.load(l.x, unit_of<MAP>(l, 0)), tile.count_from_equal<MAP>(l, unit_of<MAP>(l, 0));
+        if (works && ANCHORED) anchor.load(l.anchor, 1.0f), anchor.count_from_equal<MAP>(l, 1.0f);
         float* kept = l.kept + (u64)number * l.chunks() * TILE_SIZE;
         for (u32 first = 0; first < l.tokens; first += CHUNK) {
             u32 count = min(l.tokens - first, CHUNK);

@@ -61,7 +61,7 @@ __device__ __forceinline__ void go_back(const Layer& l, const float* token, Tile
     }
     // The state before the chunk: kept, or the group's first.
     if (t >= CHUNK) tile.recall(kept + (t / CHUNK - 1) * TILE_SIZE);
-    else tile.load(l.x, unit_of<MAP>(l, 0), l.more<MAP>());
+    else tile.load(l.x, unit_of<MAP>(l, 0)), tile.count_from_equal<MAP>(l, unit_of<MAP>(l, 0));
 #pragma unroll 1
     for (token = stage(); t % CHUNK; t--, token += l.staged()) tile.write(l, token, anchor);
 }
@@ -166,7 +166,9 @@ template <int MAP> TOGETHER void sweep_back(const Layer& of, const BackLayer& ba
         bool works = round + warp < l.tiles();
         u32 number = works ? round + warp : 0;
         Tile tile(l, number), d(l, number), anchor(l, number), danchor(l, number);
-        if (works && ANCHORED) anchor.load(l.anchor, 1.0f, l.more<MAP>()), danchor.load(b.danchor, 1.0f);
+        if (works && ANCHORED) anchor.load(l.anchor, 1.0f), danchor.load(b.danchor, 1.0f);
+        // Behind the branch, where fewer registers wait; what a warp without a tile has counts nowhere.
+        if (ANCHORED) anchor.count_from_equal<MAP>(l, 1.0f);
         const float* kept = l.kept + (u64)number * l.chunks() * TILE_SIZE;
         for (u32 chunk = chunks; chunk-- > 0;) {
             u32 first = chunk * CHUNK, count = min(l.tokens - first, CHUNK);
