@@ -4,21 +4,24 @@
 //! group of warps read (`in_panel` in `group.cuh`). Outside of the array there are zeros.
 #![allow(unsafe_code)]
 
-use crate::{error::failed, launch::Array};
+use crate::{arguments::arguments, error::failed, launch::Array};
 use cudarc::driver::sys;
 use hecate_core::Result;
 
 /// Columns of a box: 128 bytes, the width of a panel.
 const COLUMNS: u32 = 64;
 
-/// What kernels take by value; `BulkMap` in `group.cuh`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-pub(crate) struct BulkMap([u64; 16]);
+arguments! {
+    /// What kernels take by value; `BulkMap` in `group.cuh`.
+    #[repr(align(64))]
+    pub(crate) struct BulkMap {
+        opaque: [u64; 16],
+    }
+}
 
 impl BulkMap {
     /// A map that a kernel does not look at.
-    pub(crate) const NONE: Self = Self([0; 16]);
+    pub(crate) const NONE: Self = Self { opaque: [0; 16] };
 
     /// `x`, sizes `[rows, heads, columns]` of 16-bit elements, columns a multiple of 8, in boxes of so many rows and heads by
     /// 64 columns.
@@ -51,6 +54,6 @@ impl BulkMap {
         };
         made.result()
             .map_err(|error| failed(format!("describing {sizes:?} for copies in boxes of {sides:?}"), error))?;
-        Ok(Self(map.opaque))
+        Ok(Self { opaque: map.opaque })
     }
 }

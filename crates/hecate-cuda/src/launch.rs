@@ -6,6 +6,7 @@
 
 use crate::{
     Cuda, Properties,
+    arguments::{Out, Void, arguments},
     error::{failed, unsupported},
     modules::Loaded,
     source::KernelSource,
@@ -23,40 +24,48 @@ pub(crate) unsafe trait KernelArguments: Copy {
     const NAME: &'static str;
 }
 
-/// Declares arguments of kernels: `kernels! { SOURCE { "map" Map { x: Array, count: u64 } } }`. Fields may be [`Array`],
-/// [`Pointer`], `u64`, `u32`, `i32` and `f32`, or `repr(C)` structures and arrays of these. Order and types are those of
-/// the structure in the `.cu` file.
+/// Declares arguments of kernels: `kernels! { SOURCE { "map" Map { x: Array, count: u64 } } }`. Fields are those of
+/// [`arguments!`](crate::arguments::arguments), and a test compares them with the structure in the `.cu` file. A kernel whose only
+/// field is a structure takes that structure itself, so that several kernels can share one.
 macro_rules! kernels {
     ($source:path { $( $kernel:literal $name:ident { $( $field:ident : $type:ty ),* $(,)? } )* }) => { $(
-        #[derive(Clone, Copy, Debug)]
-        #[repr(C)]
-        struct $name { $( $field: $type ),* }
+        $crate::arguments::arguments! { struct $name { $( $field: $type ),* } }
 
         #[allow(unsafe_code)]
-        // SAFETY: the structure of this name beside the kernel has the same fields; both sides lay them out as C does.
+        // SAFETY: a test finds the same fields in the structure that the kernel takes; both sides lay them out as C does.
         unsafe impl $crate::launch::KernelArguments for $name {
             const SOURCE: &'static $crate::source::KernelSource = &$source;
             const NAME: &'static str = $kernel;
+        }
+
+        #[cfg(test)]
+        inventory::submit! {
+            $crate::arguments::Argument {
+                source: &$source,
+                kernel: $kernel,
+                shape: <$name as $crate::arguments::Field>::shape,
+                bytes: size_of::<$name>(),
+            }
         }
     )* };
 }
 pub(crate) use kernels;
 
-/// Elements of 32 bits on the device; may be null where a kernel says so.
+/// The address of elements on the device; may be null where a kernel says so.
 pub(crate) type Pointer = u64;
 
-/// Elements of a type known at run time: `struct Array { void* data; u32 type; }`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Array {
-    pub(crate) data: u64,
-    pub(crate) dtype: u32,
-    unused: u32,
+arguments! {
+    /// Elements of a type known at run time.
+    pub(crate) struct Array {
+        pub(crate) data: Out<Void>,
+        /// 0 for 32-bit floats, 1 for bfloat16, 2 for float16.
+        pub(crate) dtype: u32,
+    }
 }
 
 impl Array {
     /// An array that a kernel does not look at.
-    pub(crate) const NONE: Self = Self { data: 0, dtype: 0, unused: 0 };
+    pub(crate) const NONE: Self = Self { data: 0, dtype: 0 };
 
     /// Neighbours in 16 bytes; `RUN_LENGTH` in the kernels.
     pub(crate) fn wide(self) -> usize {
@@ -71,7 +80,7 @@ impl From<&Tensor<Cuda>> for Array {
             DType::F16 => 2,
             _ => 0,
         };
-        Self { data: x.buffer().pointer(), dtype, unused: 0 }
+        Self { data: x.buffer().pointer(), dtype }
     }
 }
 

@@ -29,6 +29,7 @@
 //! # Ok::<(), hecate_core::Error>(())
 //! ```
 
+mod arguments;
 mod backend;
 mod blas;
 mod blas_lt;

@@ -1,6 +1,7 @@
 //! What can be tested without a GPU: the kernels' code, the cache, and what is said where there is no driver.
 
 mod alone;
+mod arguments;
 mod cache;
 mod driver;
 mod kernels;

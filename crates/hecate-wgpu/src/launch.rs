@@ -3,6 +3,7 @@
 use crate::{
     Wgpu,
     error::{failed, unsupported},
+    parameters::Parameters,
     queue::{Dispatch, PARAMETERS_OF_ONE},
 };
 use hecate_core::{Result, Tensor};
@@ -231,15 +232,15 @@ fn folded(groups: (usize, usize, usize)) -> Option<[u32; 3]> {
 }
 
 impl Wgpu {
-    /// Queues a kernel on so many workgroups. `parameters` is a `repr(C)` structure of 32-bit words, a multiple of 16 bytes
-    /// long, which the kernel has as a uniform at binding 0.
-    pub(crate) fn launch<P: bytemuck::NoUninit>(
+    /// Queues a kernel on so many workgroups. `parameters` is the structure that the kernel has as a uniform at binding 0.
+    pub(crate) fn launch<P: Parameters>(
         &self,
         kernel: &Kernel<'_>,
         groups: (usize, usize, usize),
         parameters: &P,
         bindings: &[Binding<'_>],
     ) -> Result<()> {
+        debug_assert!(kernel.source.parts.contains(&P::WGSL), "{} takes other parameters", kernel.title());
         self.start(kernel, groups, bytemuck::bytes_of(parameters), bindings, Checks::checked())
     }
 
@@ -262,13 +263,14 @@ impl Wgpu {
     /// # Safety
     /// Every index of the kernel is inside its array, every loop of it ends, and it divides by nothing that is zero.
     #[expect(unsafe_code, reason = "the kernel is trusted")]
-    pub(crate) unsafe fn launch_unchecked<P: bytemuck::NoUninit>(
+    pub(crate) unsafe fn launch_unchecked<P: Parameters>(
         &self,
         kernel: &Kernel<'_>,
         groups: (usize, usize, usize),
         parameters: &P,
         bindings: &[Binding<'_>],
     ) -> Result<()> {
+        debug_assert!(kernel.source.parts.contains(&P::WGSL), "{} takes other parameters", kernel.title());
         let checks = Checks { force_loop_bounding: self.adapter().kind == "CPU", ..Checks::unchecked() };
         self.start(kernel, groups, bytemuck::bytes_of(parameters), bindings, checks)
     }

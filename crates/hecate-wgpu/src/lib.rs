@@ -60,6 +60,7 @@ mod launch;
 mod linear;
 mod memory;
 mod packing;
+mod parameters;
 mod pool;
 mod primitives;
 mod queue;

@@ -3,12 +3,14 @@
 use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
+    parameters::{Parameters, parameters},
     stored::BITS,
 };
 use hecate_core::{DType, Result, Tensor};
 
 /// Conversions are bit by bit, so that every adapter rounds alike.
-const SOURCE: WgslSource = WgslSource { name: "memory", parts: &[PRELUDE, HALF, BITS, include_str!("memory.wgsl")] };
+const SOURCE: WgslSource =
+    WgslSource { name: "memory", parts: &[PRELUDE, HALF, BITS, MemoryArgs::WGSL, include_str!("memory.wgsl")] };
 
 /// Whether a half is IEEE's or has the exponent of a float.
 const HALF: &str = "const IEEE: bool = F16 == 1u;";
@@ -33,15 +35,14 @@ const fn kernel(entry: &'static str, constants: &'static [(&'static str, u32)]) 
     Kernel { source: &SOURCE, entry, constants }
 }
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C)]
-struct MemoryArgs {
-    /// Words, or floats that are converted.
-    count: u32,
-    /// What `fill` writes.
-    value: u32,
-    unused: [u32; 2],
+parameters! {
+    /// What fills and conversions are told.
+    struct MemoryArgs {
+        /// Words, or floats that are converted.
+        count: u32,
+        /// What `fill` writes.
+        value: u32,
+    }
 }
 
 /// So many elements in words of 32 bits.
@@ -58,21 +59,21 @@ impl Wgpu {
     /// `widen` or `narrow`: an invocation converts two elements.
     fn convert(&self, kernel: &Kernel<'_>, from: &Tensor<Self>, to: &Tensor<Self>) -> Result<()> {
         let count = from.shape().count();
-        let args = MemoryArgs { count: count as u32, value: 0, unused: [0; 2] };
+        let args = MemoryArgs { count: count as u32, value: 0 };
         self.launch(kernel, groups(count.div_ceil(2)), &args, &[Binding::Write(to), Binding::Read(from)])
     }
 
     /// Writes `value` to every word.
     pub(crate) fn fill(&self, x: &Tensor<Self>, value: u32) -> Result<()> {
         let count = words(x);
-        let args = MemoryArgs { count: count as u32, value, unused: [0; 2] };
+        let args = MemoryArgs { count: count as u32, value };
         self.launch(&kernel("fill", BF16), groups(count), &args, &[Binding::Write(x)])
     }
 
     /// The elements of one tensor into the memory of another like it.
     pub(crate) fn copy(&self, from: &Tensor<Self>, to: &Tensor<Self>) -> Result<()> {
         let count = words(from);
-        let args = MemoryArgs { count: count as u32, value: 0, unused: [0; 2] };
+        let args = MemoryArgs { count: count as u32, value: 0 };
         self.launch(&kernel("copy", BF16), groups(count), &args, &[Binding::Write(to), Binding::Read(from)])
     }
 

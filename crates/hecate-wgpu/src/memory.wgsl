@@ -1,13 +1,6 @@
 // Filling, copying and converting, on words of 32 bits. Two 16-bit floats share a word, the first in the low half.
 
-struct MemoryArgs {
-    // Words, or floats that are converted.
-    count: u32,
-    value: u32,
-    unused0: u32,
-    unused1: u32,
-}
-
+// Defined in `memory.rs`.
 @group(0) @binding(0) var<uniform> args: MemoryArgs;
 // [count] words that are written; for `widen` [count] floats, for `narrow` [count / 2] words of two halves.
 @group(0) @binding(1) var<storage, read_write> to: array<u32>;

@@ -4,6 +4,7 @@ mod device;
 mod groups;
 mod kernels;
 mod numbers;
+mod parameters;
 mod rounds;
 
 use crate::{Selection, Wgpu};

@@ -5,6 +5,7 @@ pub(crate) mod frozen;
 
 use crate::{
     Cuda,
+    arguments::known,
     recurrent::{Grouped, Recurrent, StepKernels, WorkspaceSize, step_kernels},
     source::{KernelSource, kernel_source},
 };
@@ -22,6 +23,26 @@ pub(crate) const MONETA: KernelSource = kernel_source!("moneta", "moneta.cu");
 pub(crate) const YAAD: KernelSource = kernel_source!("yaad", "yaad.cu");
 /// Squared errors with a KL retention.
 pub(crate) const MEMORA: KernelSource = kernel_source!("memora", "memora.cu");
+
+// `struct Options` of `deep_options.cuh`.
+known! { DeepOptions {
+    key: u32,
+    hidden: u32,
+    value: u32,
+    activation: u32,
+    residual: u32,
+    norm: u32,
+    read_after: u32,
+    look_ahead: u32,
+    huber: u32,
+    tanh: u32,
+    literal: u32,
+    p: f32,
+    epsilon: f32,
+    q: f32,
+    scale: f32,
+    per_clip: f32,
+} }
 
 /// The workspace of a rule at these sizes: what `deep.cuh`'s `Record` and `Scratch` cut up.
 /// All are elements of 32 bits. A record is of one token and waits for the backward; scratch is of one block.

@@ -7,8 +7,9 @@
 use super::layout::{CHUNK, ForwardArrays, Layout, LinearCall, ReverseArrays};
 use crate::{
     Cuda,
+    arguments::{In, InPlace, Out, arguments},
     device::Properties,
-    launch::{Array, Grid, Pointer, kernels, optional, pointer},
+    launch::{Array, Grid, kernels, optional, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -30,65 +31,65 @@ const PREPARED: usize = 2 * CHUNK * CHUNK + 272;
 /// Threads of a block.
 const THREADS: u32 = 256;
 
-/// `struct Prepare` of `chunk_prepare.cu`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Prepare {
-    /// Inputs and sizes.
-    call: LinearCall,
-    /// `[kept,H,PREPARED]` in 32 bits.
-    prepared: Pointer,
-    /// Of the longest sequence.
-    chunks: u32,
-    unused: u32,
+arguments! {
+    /// `struct Prepare` of `chunk_prepare.cu`.
+    struct Prepare {
+        /// Inputs and sizes.
+        p: LinearCall,
+        /// `[kept,H,PREPARED]` in 32 bits.
+        prepared: Out<f32>,
+        /// Of the longest sequence.
+        chunks: u32,
+        unused: u32,
+    }
 }
 
-/// `struct ChunkForward` of `chunk.cu`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Forward {
-    /// Inputs and sizes.
-    call: LinearCall,
-    /// `[kept,H,PREPARED]` in 32 bits.
-    prepared: Pointer,
-    arrays: ForwardArrays,
+arguments! {
+    /// `struct ChunkForward` of `chunk.cu`.
+    struct Forward {
+        /// Inputs and sizes.
+        p: LinearCall,
+        /// `[kept,H,PREPARED]` in 32 bits.
+        prepared: In<f32>,
+        arrays: InPlace<ForwardArrays>,
+    }
 }
 
-/// `struct ChunkReverse` of `chunk_reverse.cu`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Reverse {
-    /// Inputs and sizes.
-    call: LinearCall,
-    /// `[kept,H,PREPARED]` in 32 bits.
-    prepared: Pointer,
-    arrays: ReverseArrays,
+arguments! {
+    /// `struct ChunkReverse` of `chunk_reverse.cu`.
+    struct Reverse {
+        /// Inputs and sizes.
+        p: LinearCall,
+        /// `[kept,H,PREPARED]` in 32 bits.
+        prepared: In<f32>,
+        arrays: InPlace<ReverseArrays>,
+    }
 }
 
-/// `struct ChunkGradients` of `chunk_gradients.cuh`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Gradients {
-    /// Inputs and sizes.
-    call: LinearCall,
-    /// `[kept,H,PREPARED]` in 32 bits.
-    prepared: Pointer,
-    /// States before each chunk, and gradients of those after `[kept,H,1 + S,K,V]`.
-    kept: Pointer,
-    kept_grads: Pointer,
-    /// `dout` and `dv` are `[rows,H,V]`, `dq` and `dk` `[rows,H,K]`.
-    dout: Array,
-    dq: Array,
-    dk: Array,
-    dv: Array,
-    /// Gradients of the gates `[rows,H]` in 32 bits; null where the rule has none.
-    log_a: Pointer,
-    log_eta: Pointer,
-    theta: Pointer,
-    beta: Pointer,
-    /// Of the longest sequence.
-    chunks: u32,
-    unused: u32,
+arguments! {
+    /// `struct ChunkGradients` of `chunk_gradients.cuh`.
+    struct Gradients {
+        /// Inputs and sizes.
+        p: LinearCall,
+        /// `[kept,H,PREPARED]` in 32 bits.
+        prepared: In<f32>,
+        /// States before each chunk, and gradients of those after `[kept,H,1 + S,K,V]`.
+        kept: In<f32>,
+        kept_grads: In<f32>,
+        /// `dout` and `dv` are `[rows,H,V]`, `dq` and `dk` `[rows,H,K]`.
+        dout: Array,
+        dq: Array,
+        dk: Array,
+        dv: Array,
+        /// Gradients of the gates `[rows,H]` in 32 bits; null where the rule has none.
+        log_a: Out<f32>,
+        log_eta: Out<f32>,
+        theta: Out<f32>,
+        beta: Out<f32>,
+        /// Of the longest sequence.
+        chunks: u32,
+        unused: u32,
+    }
 }
 
 kernels! { PREPARE {
@@ -223,7 +224,8 @@ impl<'a> Chunks<'a> {
         let own = device.empty([layout.kept_states() * dims.heads * PREPARED], DType::F32)?;
         *prepared = Some(own.clone());
         let chunks = Self { device, layout, tiles, call, prepared: own };
-        let all = Prepare { call, prepared: pointer(&chunks.prepared), chunks: layout.intervals() as u32, unused: 0 };
+        let all =
+            Prepare { p: call, prepared: pointer(&chunks.prepared), chunks: layout.intervals() as u32, unused: 0 };
         let grid = chunks.grid(chunks.all(), 0);
         match tiles.keys {
             32 => device.launch(grid, &Prepare32 { all })?,
@@ -273,7 +275,7 @@ impl<'a> Chunks<'a> {
         kept: Option<&Tensor<Cuda>>,
     ) -> Result<()> {
         let all = Forward {
-            call: self.call,
+            p: self.call,
             prepared: pointer(&self.prepared),
             arrays: ForwardArrays::new(inputs, outputs, kept),
         };
@@ -300,7 +302,7 @@ impl<'a> Chunks<'a> {
         // From the last chunk to the first; then all chunks at once.
         let kept_grads = self.reverse(grads, dinputs)?;
         let all = Gradients {
-            call: self.call,
+            p: self.call,
             prepared: pointer(&self.prepared),
             kept: pointer(kept),
             kept_grads: pointer(&kept_grads),
@@ -334,7 +336,7 @@ impl<'a> Chunks<'a> {
     ) -> Result<Tensor<Cuda>> {
         let kept = self.state_buffer()?;
         let all = Reverse {
-            call: self.call,
+            p: self.call,
             prepared: pointer(&self.prepared),
             arrays: ReverseArrays::new(grads, dinputs, &kept),
         };

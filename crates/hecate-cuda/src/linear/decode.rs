@@ -6,7 +6,8 @@
 
 use crate::{
     Cuda,
-    launch::{Grid, Pointer, kernels, optional, pointer},
+    arguments::{In, Out, arguments},
+    launch::{Grid, kernels, optional, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -26,26 +27,27 @@ const SMALL: usize = 128;
 /// Elements of a small memory, which a block has in shared memory.
 const HELD: usize = 4096;
 
-/// `struct Map` of `decode.cu`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Map {
-    /// `[N, H width]`.
-    x: Pointer,
-    weight: Pointer,
-    last: Pointer,
-    next: Pointer,
-    /// `W`.
-    /// 0 without a convolution.
-    taps: u64,
+arguments! {
+    /// `struct Map` of `decode.cu`.
+    struct Map {
+        /// `[N, H width]`.
+        x: In<f32>,
+        weight: In<f32>,
+        last: In<f32>,
+        next: Out<f32>,
+        /// `W`.
+        /// 0 without a convolution.
+        taps: u64,
+    }
 }
 
-/// `struct GateLogit` there.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-struct LogitPointers {
-    x: Pointer,
-    bias: Pointer,
+arguments! {
+    /// `struct GateLogit` there.
+    #[derive(Default)]
+    struct LogitPointers {
+        x: In<f32>,
+        bias: In<f32>,
+    }
 }
 
 kernels! { SOURCE {
@@ -58,15 +60,15 @@ kernels! { SOURCE {
         retention: LogitPointers,
         write: LogitPointers,
         other: LogitPointers,
-        a_log: Pointer,
-        m: Pointer,
-        s: Pointer,
-        last_m: Pointer,
-        last_s: Pointer,
-        weight: Pointer,
+        a_log: In<f32>,
+        m: In<f32>,
+        s: In<f32>,
+        last_m: Out<f32>,
+        last_s: Out<f32>,
+        weight: In<f32>,
         // `[N, H V]`, or null.
-        gate: Pointer,
-        out: Pointer,
+        gate: In<f32>,
+        out: Out<f32>,
         // Sizes and options; forms are numbered by `form`.
         heads: u32,
         key: u32,

@@ -2,7 +2,8 @@
 
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, optional, pointer},
+    arguments::{In, Out, arguments},
+    launch::{Array, Grid, optional, pointer},
 };
 use hecate_core::{
     Checkpoints, DType, Dims, Read, Result, Tensor,
@@ -130,56 +131,56 @@ pub(super) struct Layout<'a> {
     starts: Option<Tensor<Cuda>>,
 }
 
-/// `struct Linear` of `linear.cuh`, with arrays and gates.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct LinearCall {
-    /// `q` and `k` are `[rows,H,K]`, `v` is `[rows,H,V]`.
-    q: Array,
-    k: Array,
-    pub(super) v: Array,
-    /// Gates `[rows,H]` in 32 bits; null where the rule has none.
-    log_a: Pointer,
-    log_eta: Pointer,
-    theta: Pointer,
-    beta: Pointer,
-    /// First row of each sequence and the end, then as many first checkpoints; null where all sequences are alike.
-    starts: Pointer,
-    /// Tokens and checkpoints of every sequence, where `starts` is null.
-    tokens: u32,
-    kept: u32,
-    /// `H`, `K`, `V`.
-    heads: u32,
-    key: u32,
-    value: u32,
-    /// Blocks of value columns of a head.
-    blocks: u32,
-    /// Tokens of a frozen group, 0: not frozen; tokens after which checkpoints are counted anew.
-    frozen: u32,
-    period: u32,
-    /// How `r` follows from the gates, as numbered in `linear.cuh`.
-    erase: u32,
-    /// 1 where a token reads the memory before its own write.
-    before: u32,
-    /// Rows of the memory that a thread holds.
-    rows_held: u32,
-    /// `N`.
-    sequences: u32,
+arguments! {
+    /// `struct Linear` of `linear.cuh`, with arrays and gates.
+    pub(super) struct LinearCall {
+        /// `q` and `k` are `[rows,H,K]`, `v` is `[rows,H,V]`.
+        q: Array,
+        k: Array,
+        pub(super) v: Array,
+        /// Gates `[rows,H]` in 32 bits; null where the rule has none.
+        log_a: In<f32>,
+        log_eta: In<f32>,
+        theta: In<f32>,
+        beta: In<f32>,
+        /// First row of each sequence and the end, then as many first checkpoints; null where all sequences are alike.
+        starts: In<u32>,
+        /// Tokens and checkpoints of every sequence, where `starts` is null.
+        tokens: u32,
+        kept: u32,
+        /// `H`, `K`, `V`.
+        heads: u32,
+        key: u32,
+        value: u32,
+        /// Blocks of value columns of a head.
+        blocks: u32,
+        /// Tokens of a frozen group, 0: not frozen; tokens after which checkpoints are counted anew.
+        frozen: u32,
+        period: u32,
+        /// How `r` follows from the gates, as numbered in `linear.cuh`.
+        erase: u32,
+        /// 1 where a token reads the memory before its own write.
+        before: u32,
+        /// Rows of the memory that a thread holds.
+        rows_held: u32,
+        /// `N`.
+        sequences: u32,
+    }
 }
 
-/// Arrays of a forward, as `scan.cu` and `chunk.cu` have them in a row.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct ForwardArrays {
-    /// `m`, `s`, `last_m`, `last_s`: `[N,H,K,V]` in 32 bits; `s` and `last_s` are null without momentum.
-    m: Pointer,
-    s: Pointer,
-    /// `[rows,H,V]`.
-    out: Array,
-    last_m: Pointer,
-    last_s: Pointer,
-    /// Checkpoints: `[kept,H,blocks,1 + S,n,threads]` token by token, `[kept,H,1 + S,K,V]` in chunks; null: none.
-    kept: Pointer,
+arguments! {
+    /// Arrays of a forward, as `scan.cu` and `chunk.cu` have them in a row.
+    pub(super) struct ForwardArrays {
+        /// `m`, `s`, `last_m`, `last_s`: `[N,H,K,V]` in 32 bits; `s` and `last_s` are null without momentum.
+        m: In<f32>,
+        s: In<f32>,
+        /// `[rows,H,V]`.
+        out: Array,
+        last_m: Out<f32>,
+        last_s: Out<f32>,
+        /// Checkpoints: `[kept,H,blocks,1 + S,n,threads]` token by token, `[kept,H,1 + S,K,V]` in chunks; null: none.
+        kept: Out<f32>,
+    }
 }
 
 impl ForwardArrays {
@@ -200,20 +201,20 @@ impl ForwardArrays {
     }
 }
 
-/// Arrays of the gradient of the memory, as `scan_reverse.cu` and `chunk_reverse.cu` have them in a row.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct ReverseArrays {
-    /// `[rows,H,V]`.
-    dout: Array,
-    /// `dm`, `ds` of the final, `first_dm`, `first_ds` of the initial state: `[N,H,K,V]`.
-    dm: Pointer,
-    ds: Pointer,
-    first_dm: Pointer,
-    first_ds: Pointer,
-    /// Gradients after each checkpoint interval: `[kept,H,blocks,records,n,threads]` token by token, `[kept,H,1 + S,K,V]`
-    /// in chunks.
-    kept: Pointer,
+arguments! {
+    /// Arrays of the gradient of the memory, as `scan_reverse.cu` and `chunk_reverse.cu` have them in a row.
+    pub(super) struct ReverseArrays {
+        /// `[rows,H,V]`.
+        dout: Array,
+        /// `dm`, `ds` of the final, `first_dm`, `first_ds` of the initial state: `[N,H,K,V]`.
+        dm: In<f32>,
+        ds: In<f32>,
+        first_dm: Out<f32>,
+        first_ds: Out<f32>,
+        /// Gradients after each checkpoint interval: `[kept,H,blocks,records,n,threads]` token by token, `[kept,H,1 + S,K,V]`
+        /// in chunks.
+        kept: Out<f32>,
+    }
 }
 
 impl ReverseArrays {

@@ -17,7 +17,8 @@
 
 use crate::{
     Cuda,
-    launch::{Grid, Pointer, kernels, optional, pointer},
+    arguments::{In, Out, arguments},
+    launch::{Grid, kernels, optional, pointer},
     linear::layout::CHUNK,
     source::{KernelSource, kernel_source},
 };
@@ -44,70 +45,70 @@ const WIDEST: usize = 3;
 const STEPS_OF_SEGMENT: usize = 3;
 const STEPS_OF_START: usize = 8;
 
-/// `struct Segments` of `passing.cu`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Segments {
-    /// First segment of each sequence and the end, then the sequence of each segment; null: `each` of every sequence.
-    table: Pointer,
-    /// `N`.
-    sequences: u32,
-    /// Segments of a sequence, where there is no table.
-    each: u32,
+arguments! {
+    /// `struct Segments` of `passing.cu`.
+    struct Segments {
+        /// First segment of each sequence and the end, then the sequence of each segment; null: `each` of every sequence.
+        table: In<u32>,
+        /// `N`.
+        sequences: u32,
+        /// Segments of a sequence, where there is no table.
+        each: u32,
+    }
 }
 
-/// `struct PassingOpen` of `passing.cu`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct OpenArguments {
-    /// Which segments are whose.
-    of: Segments,
-    /// `[N,H,K,V]`; `s` and `to_s` are null without momentum.
-    m: Pointer,
-    s: Pointer,
-    /// `[segments,H,K,wide]`.
-    to_m: Pointer,
-    to_s: Pointer,
-    /// `H`, `K`, `V`.
-    heads: u32,
-    key: u32,
-    value: u32,
-    /// `V`, or with a unit matrix beside it `V + K`, with momentum `V + 2 K`.
-    wide: u32,
-    /// 1 where the last segment of a sequence is given, not the first.
-    back: u32,
-    unused: u32,
+arguments! {
+    /// `struct PassingOpen` of `passing.cu`.
+    struct OpenArguments {
+        /// Which segments are whose.
+        of: Segments,
+        /// `[N,H,K,V]`; `s` and `to_s` are null without momentum.
+        m: In<f32>,
+        s: In<f32>,
+        /// `[segments,H,K,wide]`.
+        to_m: Out<f32>,
+        to_s: Out<f32>,
+        /// `H`, `K`, `V`.
+        heads: u32,
+        key: u32,
+        value: u32,
+        /// `V`, or with a unit matrix beside it `V + K`, with momentum `V + 2 K`.
+        wide: u32,
+        /// 1 where the last segment of a sequence is given, not the first.
+        back: u32,
+        unused: u32,
+    }
 }
 
-/// `struct PassingJoin` of `passing.cu`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct JoinArguments {
-    /// Which segments are whose.
-    of: Segments,
-    /// `L [segments,H,K,l_wide]`, and `P` in the columns from `V` on of `[segments,H,K,p_wide]`.
-    l_m: Pointer,
-    l_s: Pointer,
-    p_m: Pointer,
-    p_s: Pointer,
-    /// `[N,H,K,V]`: what sequences begin with, or the gradient of what they leave.
-    m: Pointer,
-    s: Pointer,
-    /// `[segments,H,K,V]`: the same of segments.
-    begin_m: Pointer,
-    begin_s: Pointer,
-    /// `[N,H,K,V]`: what sequences leave, or the gradient of what they begin with.
-    end_m: Pointer,
-    end_s: Pointer,
-    /// `H`, `K`, `V`.
-    heads: u32,
-    key: u32,
-    value: u32,
-    /// Columns of the arrays that `L` and `P` are in.
-    l_wide: u32,
-    p_wide: u32,
-    /// 1, with momentum 2.
-    matrices: u32,
+arguments! {
+    /// `struct PassingJoin` of `passing.cu`.
+    struct JoinArguments {
+        /// Which segments are whose.
+        of: Segments,
+        /// `L [segments,H,K,l_wide]`, and `P` in the columns from `V` on of `[segments,H,K,p_wide]`.
+        l_m: In<f32>,
+        l_s: In<f32>,
+        p_m: In<f32>,
+        p_s: In<f32>,
+        /// `[N,H,K,V]`: what sequences begin with, or the gradient of what they leave.
+        m: In<f32>,
+        s: In<f32>,
+        /// `[segments,H,K,V]`: the same of segments.
+        begin_m: Out<f32>,
+        begin_s: Out<f32>,
+        /// `[N,H,K,V]`: what sequences leave, or the gradient of what they begin with.
+        end_m: Out<f32>,
+        end_s: Out<f32>,
+        /// `H`, `K`, `V`.
+        heads: u32,
+        key: u32,
+        value: u32,
+        /// Columns of the arrays that `L` and `P` are in.
+        l_wide: u32,
+        p_wide: u32,
+        /// 1, with momentum 2.
+        matrices: u32,
+    }
 }
 
 kernels! { SOURCE {

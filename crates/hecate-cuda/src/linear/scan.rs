@@ -3,7 +3,8 @@
 use super::layout::{ForwardArrays, Layout, LinearCall, class_kernels};
 use crate::{
     Cuda,
-    launch::{Pointer, pointer},
+    arguments::{InPlace, Out, arguments},
+    launch::pointer,
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -14,16 +15,16 @@ use hecate_core::{
 /// One token after another, for any `K`, any gates and either read.
 pub(crate) const SOURCE: KernelSource = kernel_source!("scan", "scan.cu");
 
-/// `struct Forward` of `scan.cu`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct ScanArguments {
-    /// Inputs and sizes.
-    call: LinearCall,
-    arrays: ForwardArrays,
-    /// `[blocks, scratch_stride]`, where the memory is not in registers.
-    scratch: Pointer,
-    scratch_stride: u64,
+arguments! {
+    /// `struct Forward` of `scan.cu`.
+    struct ScanArguments {
+        /// Inputs and sizes.
+        p: LinearCall,
+        arrays: InPlace<ForwardArrays>,
+        /// `[blocks, scratch_stride]`, where the memory is not in registers.
+        scratch: Out<f32>,
+        scratch_stride: u64,
+    }
 }
 
 // By the largest K.
@@ -47,7 +48,7 @@ pub(super) fn run(
 ) -> Result<()> {
     let scratch = layout.scratch(device)?;
     let all = ScanArguments {
-        call: layout.call(inputs),
+        p: layout.call(inputs),
         arrays: ForwardArrays::new(inputs, outputs, kept),
         scratch: pointer(&scratch.memory),
         scratch_stride: scratch.stride,

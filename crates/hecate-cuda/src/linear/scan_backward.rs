@@ -3,42 +3,43 @@
 use super::layout::{CHUNK, Layout, LinearCall, class_kernels, records};
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, pointer},
+    arguments::{In, Out, arguments},
+    launch::{Array, Grid, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{DType, Result, Tensor, families::LinearInputs};
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("scan_backward", "scan_backward.cu");
 
-/// `struct Backward` of `scan_backward.cu`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct ScanBackwardArguments {
-    /// Inputs and sizes.
-    call: LinearCall,
-    /// Checkpoints `[kept,H,blocks,1 + S,n,threads]`.
-    kept: Pointer,
-    /// Gradients after each interval `[kept,H,blocks,records,n,threads]`.
-    kept_grads: Pointer,
-    /// `dout` and `dv` are `[rows,H,V]`.
-    dout: Array,
-    dv: Array,
-    /// `dq` and `dk`: a part a block of columns, `[blocks,rows,H,K]`.
-    dq: Pointer,
-    dk: Pointer,
-    /// `[blocks,rows,H,4]`: of `w`, `r`, `a`, `η`.
-    dscalars: Pointer,
-    /// The memory before each sub-chunk of an interval, of each block at work.
-    checkpoints: Pointer,
-    /// `[blocks, scratch_stride]`, where the memory is not in registers.
-    scratch: Pointer,
-    scratch_stride: u64,
-    tokens: u64,
-    /// Tokens of a sub-chunk; head tiles; intervals of the longest sequence.
-    sub: u32,
-    head_tiles: u32,
-    intervals: u32,
-    unused: u32,
+arguments! {
+    /// `struct Backward` of `scan_backward.cu`.
+    struct ScanBackwardArguments {
+        /// Inputs and sizes.
+        p: LinearCall,
+        /// Checkpoints `[kept,H,blocks,1 + S,n,threads]`.
+        kept: In<f32>,
+        /// Gradients after each interval `[kept,H,blocks,records,n,threads]`.
+        kept_grads: In<f32>,
+        /// `dout` and `dv` are `[rows,H,V]`.
+        dout: Array,
+        dv: Array,
+        /// `dq` and `dk`: a part a block of columns, `[blocks,rows,H,K]`.
+        dq: Out<f32>,
+        dk: Out<f32>,
+        /// `[blocks,rows,H,4]`: of `w`, `r`, `a`, `η`.
+        dscalars: Out<f32>,
+        /// The memory before each sub-chunk of an interval, of each block at work.
+        checkpoints: Out<f32>,
+        /// `[blocks, scratch_stride]`, where the memory is not in registers.
+        scratch: Out<f32>,
+        scratch_stride: u64,
+        tokens: u64,
+        /// Tokens of a sub-chunk; head tiles; intervals of the longest sequence.
+        sub: u32,
+        head_tiles: u32,
+        intervals: u32,
+        unused: u32,
+    }
 }
 
 // By the largest K.
@@ -90,7 +91,7 @@ pub(super) fn run(
     let parts =
         Parts { dq: floats(keys)?, dk: floats(keys)?, dscalars: floats(layout.blocks() * layout.tokens() * 4)? };
     let all = ScanBackwardArguments {
-        call: layout.call(inputs),
+        p: layout.call(inputs),
         kept: pointer(kept),
         kept_grads: pointer(kept_grads),
         dout: dout.into(),

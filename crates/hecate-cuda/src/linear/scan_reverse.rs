@@ -3,7 +3,8 @@
 use super::layout::{Layout, LinearCall, ReverseArrays, class_kernels, records};
 use crate::{
     Cuda,
-    launch::{Pointer, pointer},
+    arguments::{InPlace, Out, arguments},
+    launch::pointer,
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -14,16 +15,16 @@ use hecate_core::{
 /// The adjoint recurrence alone; what it gives to inputs is made from kept states by `scan_backward`.
 pub(crate) const SOURCE: KernelSource = kernel_source!("scan_reverse", "scan_reverse.cu");
 
-/// `struct Reverse` of `scan_reverse.cu`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct ScanReverseArguments {
-    /// Inputs and sizes.
-    call: LinearCall,
-    arrays: ReverseArrays,
-    /// `[blocks, scratch_stride]`, where the memory is not in registers.
-    scratch: Pointer,
-    scratch_stride: u64,
+arguments! {
+    /// `struct Reverse` of `scan_reverse.cu`.
+    struct ScanReverseArguments {
+        /// Inputs and sizes.
+        p: LinearCall,
+        arrays: InPlace<ReverseArrays>,
+        /// `[blocks, scratch_stride]`, where the memory is not in registers.
+        scratch: Out<f32>,
+        scratch_stride: u64,
+    }
 }
 
 // By the largest K.
@@ -48,7 +49,7 @@ pub(super) fn run(
     let scratch = layout.scratch(device)?;
     let kept = device.empty([layout.kept_elements(records(layout.spec))], DType::F32)?;
     let all = ScanReverseArguments {
-        call: layout.call(inputs),
+        p: layout.call(inputs),
         arrays: ReverseArrays::new(grads, dinputs, &kept),
         scratch: pointer(&scratch.memory),
         scratch_stride: scratch.stride,

@@ -9,7 +9,8 @@ use super::{
 };
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, kernels, optional, pointer},
+    arguments::{In, Out},
+    launch::{Array, Grid, kernels, optional, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{Result, Tensor, families::LinearInputs};
@@ -19,10 +20,10 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("sums", "sums.cu");
 
 kernels! { SOURCE {
     // parts [blocks,count] in 32 bits, sum [count].
-    "join_keys" JoinKeys { parts: Pointer, sum: Array, count: u64, blocks: u32, unused: u32 }
+    "join_keys" JoinKeys { parts: In<f32>, sum: Array, count: u64, blocks: u32, unused: u32 }
     // parts [blocks,count,4], gates [count]; count is rows times H.
     "lower_gates_backward" LowerGatesBackward {
-        call: LinearCall, parts: Pointer, log_a: Pointer, log_eta: Pointer, theta: Pointer, beta: Pointer, count: u64,
+        p: LinearCall, parts: In<f32>, log_a: Out<f32>, log_eta: Out<f32>, theta: Out<f32>, beta: Out<f32>, count: u64,
     }
 } }
 
@@ -42,7 +43,7 @@ pub(super) fn join(
         device.launch(Grid::elements(count), &arguments)?;
     }
     let arguments = LowerGatesBackward {
-        call: layout.call(inputs),
+        p: layout.call(inputs),
         parts: pointer(&parts.dscalars),
         log_a: pointer(&dinputs.log_a),
         log_eta: optional(dinputs.log_eta.as_ref()),

@@ -18,8 +18,9 @@ pub(crate) mod tiles;
 use super::sequences::{last_rows, sum_parts};
 use crate::{
     Cuda,
+    arguments::{In, Out, arguments},
     error::unsupported,
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    launch::{Array, Grid, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -34,81 +35,81 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("attention", "attention.c
 /// Its gradients `dq`, `dk` and `dv`.
 pub(crate) const BACKWARD: KernelSource = kernel_source!("attention_backward", "attention_backward.cu");
 
-/// Arrays and sizes of a call; the structures here are those of the same names in the kernels.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct AttentionCall {
-    /// `[rows, Hq, d]`; `k` and `v` are `[rows, Hkv, d]` and `[rows, Hkv, dv]`.
-    q: Array,
-    k: Array,
-    v: Array,
-    /// `[N, P, Hkv, ·]` each, or null.
-    cache_k: Array,
-    cache_v: Array,
-    /// `[Np, Hkv, ·]` each, or null.
-    prefix_k: Array,
-    prefix_v: Array,
-    /// `[N, P]`: which places of the cache count; null without a cache.
-    valid: Pointer,
-    /// Four integers a job: sequence, first row, tokens, first query or key. After them stands a zero.
-    jobs: Pointer,
-    /// `Hq`, `Hkv`, `d`, `dv`, `Np`, `P`, jobs.
-    query_heads: i32,
-    heads: i32,
-    key: i32,
-    value: i32,
-    prefix: i32,
-    kept: i32,
-    count: i32,
-    /// What scores are times.
-    scale: f32,
+arguments! {
+    /// Arrays and sizes of a call; the structures here are those of the same names in the kernels.
+    struct AttentionCall {
+        /// `[rows, Hq, d]`; `k` and `v` are `[rows, Hkv, d]` and `[rows, Hkv, dv]`.
+        q: Array,
+        k: Array,
+        v: Array,
+        /// `[N, P, Hkv, ·]` each, or null.
+        cache_k: Array,
+        cache_v: Array,
+        /// `[Np, Hkv, ·]` each, or null.
+        prefix_k: Array,
+        prefix_v: Array,
+        /// `[N, P]`: which places of the cache count; null without a cache.
+        valid: In<f32>,
+        /// Four integers a job: sequence, first row, tokens, first query or key. After them stands a zero.
+        jobs: In<u32>,
+        /// `Hq`, `Hkv`, `d`, `dv`, `Np`, `P`, jobs.
+        query_heads: i32,
+        heads: i32,
+        key: i32,
+        value: i32,
+        prefix: i32,
+        kept: i32,
+        count: i32,
+        /// What scores are times.
+        scale: f32,
+    }
 }
 
-/// `y [rows, Hq, dv]`, `lse [rows, Hq]`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Forward {
-    call: AttentionCall,
-    y: Array,
-    lse: Pointer,
-    /// Blocks of columns of the result, and parts of the keys, whose results lie `apart` rows apart.
-    slabs: i32,
-    parts: i32,
-    apart: u64,
+arguments! {
+    /// `y [rows, Hq, dv]`, `lse [rows, Hq]`.
+    struct Forward {
+        call: AttentionCall,
+        y: Array,
+        lse: Out<f32>,
+        /// Blocks of columns of the result, and parts of the keys, whose results lie `apart` rows apart.
+        slabs: i32,
+        parts: i32,
+        apart: u64,
+    }
 }
 
-/// `dy [rows, Hq, dv]`, `dq [rows, Hq, d]`, `lse` and `along` `[rows, Hq]`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct QueryGrads {
-    call: AttentionCall,
-    dy: Array,
-    dq: Array,
-    lse: Pointer,
-    along: Pointer,
-    /// Blocks of columns of the result.
-    slabs: i32,
+arguments! {
+    /// `dy [rows, Hq, dv]`, `dq [rows, Hq, d]`, `lse` and `along` `[rows, Hq]`.
+    struct QueryGrads {
+        call: AttentionCall,
+        dy: Array,
+        dq: Array,
+        lse: In<f32>,
+        along: Out<f32>,
+        /// Blocks of columns of the result.
+        slabs: i32,
+    }
 }
 
-/// `dk` and `dv` as `k` and `v`; of the cache `[N, P, Hkv, ·]`; of the prefix a part a job.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct KeyGrads {
-    call: AttentionCall,
-    dy: Array,
-    /// The gradient of the cache after the call, or null.
-    last_k: Array,
-    last_v: Array,
-    /// The gradient of the cache, or null.
-    dcache_k: Array,
-    dcache_v: Array,
-    dk: Array,
-    dv: Array,
-    lse: Pointer,
-    along: Pointer,
-    slabs: i32,
-    /// Queries of a job, for the prefix.
-    segment: i32,
+arguments! {
+    /// `dk` and `dv` as `k` and `v`; of the cache `[N, P, Hkv, ·]`; of the prefix a part a job.
+    struct KeyGrads {
+        call: AttentionCall,
+        dy: Array,
+        /// The gradient of the cache after the call, or null.
+        last_k: Array,
+        last_v: Array,
+        /// The gradient of the cache, or null.
+        dcache_k: Array,
+        dcache_v: Array,
+        dk: Array,
+        dv: Array,
+        lse: In<f32>,
+        along: In<f32>,
+        slabs: i32,
+        /// Queries of a job, for the prefix.
+        segment: i32,
+    }
 }
 
 // A structure of one field lies as the field does.
@@ -116,7 +117,7 @@ kernels! { SOURCE {
     "attention_forward" ForwardNarrow { arguments: Forward }
     "attention_forward_wide" ForwardWide { arguments: Forward }
     "attention_join" Join {
-        y: Array, lse: Pointer, part_y: Pointer, part_lse: Pointer, rows: u64, value: i32, parts: i32,
+        y: Array, lse: Out<f32>, part_y: In<f32>, part_lse: In<f32>, rows: u64, value: i32, parts: i32,
     }
 } }
 kernels! { BACKWARD {

@@ -6,8 +6,9 @@
 use super::sequences::{last_rows, starts, sum_parts};
 use crate::{
     Cuda,
+    arguments::{In, Out, arguments},
     device::Table,
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    launch::{Array, Grid, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -20,26 +21,26 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("conv", "conv.cu");
 /// The same with four taps, also of several convolutions, and with heads brought to length 1.
 pub(crate) const AT_ONCE: KernelSource = kernel_source!("conv_taps", "conv_taps.cu");
 
-/// Arrays and sizes of a call; `struct ConvCall` in the kernels.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct ConvCall {
-    /// `x [rows, D]`, `weight [D, W]`, `state [N, W-1, D]`, `starts [N + 1]`.
-    x: Array,
-    weight: Array,
-    state: Array,
-    starts: Pointer,
-    rows: u64,
-    channels: u64,
-    sequences: u32,
-    width: u32,
-    silu: u32,
-    /// Channels of a head that is brought to length 1; 0: none.
-    l2_norm: u32,
-    /// The square of what is added to a length.
-    square: f32,
-    /// Fills the structure to a multiple of 8 bytes, as the compiler of the kernels does.
-    unused: u32,
+arguments! {
+    /// Arrays and sizes of a call; `struct ConvCall` in the kernels.
+    struct ConvCall {
+        /// `x [rows, D]`, `weight [D, W]`, `state [N, W-1, D]`, `starts [N + 1]`.
+        x: Array,
+        weight: Array,
+        state: Array,
+        starts: In<u32>,
+        rows: u64,
+        channels: u64,
+        sequences: u32,
+        width: u32,
+        silu: u32,
+        /// Channels of a head that is brought to length 1; 0: none.
+        l2_norm: u32,
+        /// The square of what is added to a length.
+        square: f32,
+        /// Fills the structure to a multiple of 8 bytes, as the compiler of the kernels does.
+        unused: u32,
+    }
 }
 
 kernels! { SOURCE {
@@ -48,7 +49,7 @@ kernels! { SOURCE {
     "conv_through" Through { call: ConvCall, dy: Array, du: Array }
     "conv_dx" InputGrad { call: ConvCall, du: Array, dfinal: Array, dx: Array, dstate: Array }
     "conv_dstate" StateGrad { call: ConvCall, du: Array, dfinal: Array, dx: Array, dstate: Array }
-    "conv_dweight" Weights { call: ConvCall, du: Array, parts: Pointer, length: u64, number: u32 }
+    "conv_dweight" Weights { call: ConvCall, du: Array, parts: Out<f32>, length: u64, number: u32 }
 } }
 
 kernels! { AT_ONCE {
@@ -56,10 +57,10 @@ kernels! { AT_ONCE {
     "conv_forward_taps" TapsForward { call: ConvCall, y: Array }
     "conv_forward_l2_norm" L2NormForward { call: ConvCall, y: Array }
     "conv_gradients" Gradients {
-        call: ConvCall, dy: Array, dfinal: Array, dx: Array, dstate: Array, parts: Pointer, length: u64
+        call: ConvCall, dy: Array, dfinal: Array, dx: Array, dstate: Array, parts: Out<f32>, length: u64
     }
     "conv_gradients_l2_norm" L2NormGradients {
-        call: ConvCall, dy: Array, dfinal: Array, dx: Array, dstate: Array, parts: Pointer, length: u64
+        call: ConvCall, dy: Array, dfinal: Array, dx: Array, dstate: Array, parts: Out<f32>, length: u64
     }
 } }
 

@@ -5,7 +5,8 @@
 use super::entries::Entries;
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, kernels},
+    arguments::{In, Uint2, Words},
+    launch::{Array, Grid, kernels},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -32,9 +33,9 @@ kernels! { SOURCE {
     // x and y [count], of any two float types: with a factor of 1 this is a conversion.
     "scale" Scale { x: Array, y: Array, count: u64, factor: f32 }
     // x and y [count]; an element is dropped where its random word is under `dropped`, else multiplied by `kept`.
-    "dropout" Dropout { x: Array, y: Array, count: u64, key: [u32; 2], dropped: u32, kept: f32 }
+    "dropout" Dropout { x: Array, y: Array, count: u64, key: Uint2, dropped: u32, kept: f32 }
     // A table of arrays, as [`Entries`] makes it.
-    "cast_all" Casts { casts: Pointer, number: u32 }
+    "cast_all" Casts { casts: In<Words<6>>, number: u32 }
 } }
 
 /// Elements of a kernel that begins early: those of the 64 rows of tokens that are generated.

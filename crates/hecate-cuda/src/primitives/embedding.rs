@@ -2,6 +2,7 @@
 
 use crate::{
     Cuda,
+    arguments::{In, Out, arguments},
     device::Buffer,
     launch::{Array, Grid, Pointer, kernels, pointer},
     source::{KernelSource, kernel_source},
@@ -11,39 +12,51 @@ use hecate_core::{Checked, DType, Result, Tensor, primitives::Embedding};
 /// `table[ids]`, and `torch.zeros_like(table).index_add_(0, ids, dy)` in a fixed order of positions.
 pub(crate) const SOURCE: KernelSource = kernel_source!("embedding", "embedding.cu");
 
-/// What the sums of the backward take; `GatherBackward` in the kernels.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Sums {
-    /// `[count, width]`.
-    dy: Array,
-    /// `[vocabulary, width]`.
-    dtable: Array,
-    /// Ids in ascending order, `[count]`.
-    keys: Pointer,
-    /// Positions by id, `[count]`.
-    order: Pointer,
-    /// First place of each id among them, `[vocabulary + 1]`.
-    starts: Pointer,
-    /// `[count / PIECE, width]` in 64 bits.
-    pieces: Pointer,
-    width: u64,
-    /// 1 where runs of 16 bytes divide the width.
-    wide: u32,
+arguments! {
+    /// What the sums of the backward take; `GatherBackward` in the kernels.
+    struct Sums {
+        /// `[count, width]`.
+        dy: Array,
+        /// `[vocabulary, width]`.
+        dtable: Array,
+        /// Ids in ascending order, `[count]`.
+        keys: In<u32>,
+        /// Positions by id, `[count]`.
+        order: In<u32>,
+        /// First place of each id among them, `[vocabulary + 1]`.
+        starts: In<u32>,
+        /// `[count / PIECE, width]` in 64 bits.
+        pieces: Out<f64>,
+        width: u64,
+        /// 1 where runs of 16 bytes divide the width.
+        wide: u32,
+    }
+}
+
+arguments! {
+    /// What one pass of sorting looks at: a digit of each key.
+    struct Keys {
+        /// `[count]`.
+        keys: In<u32>,
+        count: u64,
+        /// Bits under the digit.
+        shift: u32,
+        /// Larger keys count as this one.
+        most: u32,
+    }
 }
 
 kernels! { SOURCE {
     // table [vocabulary, width], ids [count], y [count, width].
-    "gather" Gather { table: Array, y: Array, ids: Pointer, count: u64, width: u64, vocabulary: u32 }
+    "gather" Gather { table: Array, y: Array, ids: In<u32>, count: u64, width: u64, vocabulary: u32 }
     // Of one digit of keys [count]: counts [256, tiles], then the sums in front of each tile, and totals [256].
-    "digit_counts" DigitCounts { keys: Pointer, count: u64, shift: u32, most: u32, counts: Pointer }
-    "digit_starts" DigitStarts { counts: Pointer, totals: Pointer, tiles: u32 }
+    "digit_counts" DigitCounts { x: Keys, counts: Out<u32> }
+    "digit_starts" DigitStarts { counts: Out<u32>, totals: Out<u32>, tiles: u32 }
     "digit_places" DigitPlaces {
-        keys: Pointer, count: u64, shift: u32, most: u32, order: Pointer, starts: Pointer, totals: Pointer,
-        sorted_keys: Pointer, sorted_order: Pointer
+        x: Keys, order: In<u32>, starts: In<u32>, totals: In<u32>, sorted_keys: Out<u32>, sorted_order: Out<u32>
     }
     // Ascending keys [count], starts [vocabulary + 1].
-    "id_starts" IdStarts { keys: Pointer, starts: Pointer, count: u64, vocabulary: u32 }
+    "id_starts" IdStarts { keys: In<u32>, starts: Out<u32>, count: u64, vocabulary: u32 }
     // Sums of positions: of whole pieces first, then of ids.
     "gather_pieces" GatherPieces { sums: Sums }
     "gather_backward" GatherBackward { sums: Sums }
@@ -157,15 +170,13 @@ fn pass(device: &Cuda, count: usize, most: u32, shift: u32, keys: Pointer, order
     let tiles = count.div_ceil(DIGITS);
     let (counts, totals) = (device.words(DIGITS * tiles)?, device.words(DIGITS)?);
     let sorted = Sorted { keys: device.words(count)?, order: device.words(count)? };
-    let (counts_at, totals_at, count) = (counts.pointer(), totals.pointer(), count as u64);
+    let (counts_at, totals_at) = (counts.pointer(), totals.pointer());
+    let x = Keys { keys, count: count as u64, shift, most };
     let (by_tile, by_digit) = (Grid::blocks(tiles, DIGITS as u32), Grid::blocks(DIGITS, DIGITS as u32));
-    device.launch(by_tile, &DigitCounts { keys, count, shift, most, counts: counts_at })?;
+    device.launch(by_tile, &DigitCounts { x, counts: counts_at })?;
     device.launch(by_digit, &DigitStarts { counts: counts_at, totals: totals_at, tiles: tiles as u32 })?;
     let places = DigitPlaces {
-        keys,
-        count,
-        shift,
-        most,
+        x,
         order,
         starts: counts_at,
         totals: totals_at,

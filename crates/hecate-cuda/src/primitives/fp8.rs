@@ -4,6 +4,7 @@
 
 use crate::{
     Cuda,
+    arguments::{In, Out},
     blas_lt::{self, BlasLt, Fp8Product},
     device::Buffer,
     error::{failed, unsupported},
@@ -19,24 +20,14 @@ use hecate_core::{
 pub(crate) const SOURCE: KernelSource = kernel_source!("fp8", "fp8.cu");
 
 kernels! { SOURCE {
-    "fp8_largest" Largest { x: Array, count: u64, largest: Pointer }
+    "fp8_largest" Largest { x: Array, count: u64, largest: Out<f32> }
     "fp8_cast" Cast {
-        x: Array, out: Pointer, rows: u64, columns: u64, scale: Pointer, largest: Pointer, used_scale: Pointer, maximum: Pointer,
-        format: u32
+        x: Array, out: Out<u8>, rows: u64, columns: u64, scale: In<f32>, largest: In<f32>, used_scale: Out<f32>,
+        maximum: Out<f32>, format: u32
     }
+    // The same, and the matrix is turned.
+    "fp8_cast_across" CastAcross { cast: Cast }
 } }
-
-/// The same arguments, for the kernel that turns the matrix.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-struct CastAcross(Cast);
-
-#[allow(unsafe_code)]
-// SAFETY: the kernel takes the structure that `Cast` is the twin of.
-unsafe impl crate::launch::KernelArguments for CastAcross {
-    const SOURCE: &'static KernelSource = &SOURCE;
-    const NAME: &'static str = "fp8_cast_across";
-}
 
 /// Elements of a thread.
 // `PART` in the kernels.
@@ -148,7 +139,7 @@ impl Rounded {
         // Tiles are turned in shared memory, so that both sides are read and written in runs.
         if across {
             let tiles = rows.div_ceil(TILE) * columns.div_ceil(TILE);
-            device.launch(Grid::blocks(tiles, 256), &CastAcross(cast))?;
+            device.launch(Grid::blocks(tiles, 256), &CastAcross { cast })?;
         } else {
             device.launch(Grid::elements(rows * columns / PART), &cast)?;
         }

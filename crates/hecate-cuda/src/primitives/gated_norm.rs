@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    arguments::{In, Out},
+    launch::{Array, Grid, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -22,11 +23,11 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("gated_norm", "gated_norm
 kernels! { SOURCE {
     // x, y and the gate [rows, width], inverse [rows] in 32 bits; groups of a row are rows.
     "gated_norm" GatedNorm {
-        x: Array, y: Array, scale: Scale, gate: Gate, inverse: Pointer, rows: u64, width: u64, epsilon: f32, lanes: u32
+        x: Array, y: Array, scale: Scale, gate: Gate, inverse: Out<f32>, rows: u64, width: u64, epsilon: f32, lanes: u32
     }
     // x, dy, dx and dg [rows, width]; terms of dweight, as many in 32 bits.
     "gated_norm_backward" GatedNormBackward {
-        x: Array, dy: Array, dx: Array, dg: Array, scale: Scale, gate: Gate, inverse: Pointer, terms: Pointer, rows: u64,
+        x: Array, dy: Array, dx: Array, dg: Array, scale: Scale, gate: Gate, inverse: In<f32>, terms: Out<f32>, rows: u64,
         width: u64, lanes: u32
     }
 } }

@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    arguments::{In, Out, Void, arguments},
+    launch::{Array, Grid, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -19,64 +20,64 @@ use hecate_core::{
 /// `F.layer_norm(x, [width], weight, bias, epsilon)`, also of `x + residual`, and its gradients.
 pub(crate) const SOURCE: KernelSource = kernel_source!("layer_norm", "layer_norm.cu");
 
-/// What forward kernels take; `LayerNorm` in the kernels.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct ForwardCall {
-    /// `x` and `y` are `[rows, width]`, `weight` and `bias` `[width]`, `mean` and `inverse` `[rows]` in 32 bits.
-    x: Array,
-    y: Array,
-    /// As `x`, of the kernel that adds first.
-    /// `sum = x + residual`, rounded to the type of `x` as two calls would; both are none where nothing is added.
-    residual: Array,
-    sum: Array,
-    weight: Array,
-    bias: Array,
-    mean: Pointer,
-    inverse: Pointer,
-    rows: u64,
-    width: u64,
-    epsilon: f32,
-    /// Threads of a row.
-    lanes: u32,
+arguments! {
+    /// What forward kernels take; `LayerNorm` in the kernels.
+    struct ForwardCall {
+        /// `x` and `y` are `[rows, width]`, `weight` and `bias` `[width]`, `mean` and `inverse` `[rows]` in 32 bits.
+        x: Array,
+        y: Array,
+        /// As `x`, of the kernel that adds first.
+        /// `sum = x + residual`, rounded to the type of `x` as two calls would; both are none where nothing is added.
+        residual: Array,
+        sum: Array,
+        weight: Array,
+        bias: Array,
+        mean: Out<f32>,
+        inverse: Out<f32>,
+        rows: u64,
+        width: u64,
+        epsilon: f32,
+        /// Threads of a row.
+        lanes: u32,
+    }
 }
 
-/// What the backward of long rows takes; `LayerNormBackward` in the kernels.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct BackwardCall {
-    /// As above; `normed [rows, width]` has 32 bits.
-    x: Array,
-    dy: Array,
-    dx: Array,
-    normed: Array,
-    weight: Array,
-    mean: Pointer,
-    inverse: Pointer,
-    rows: u64,
-    width: u64,
-    lanes: u32,
+arguments! {
+    /// What the backward of long rows takes; `LayerNormBackward` in the kernels.
+    struct BackwardCall {
+        /// As above; `normed [rows, width]` has 32 bits.
+        x: Array,
+        dy: Array,
+        dx: Array,
+        normed: Array,
+        weight: Array,
+        mean: In<f32>,
+        inverse: In<f32>,
+        rows: u64,
+        width: u64,
+        lanes: u32,
+    }
 }
 
-/// What the backward of kept rows takes; `LayerNormGradients` in the kernels.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct GradientsCall {
-    /// As above.
-    x: Array,
-    dy: Array,
-    dx: Array,
-    /// As `dx`, or none.
-    dsum: Array,
-    weight: Array,
-    mean: Pointer,
-    inverse: Pointer,
-    /// `[blocks, width]` each.
-    weight_parts: Pointer,
-    bias_parts: Pointer,
-    rows: u64,
-    width: u64,
-    lanes: u32,
+arguments! {
+    /// What the backward of kept rows takes; `LayerNormGradients` in the kernels.
+    struct GradientsCall {
+        /// As above.
+        x: Array,
+        dy: Array,
+        dx: Array,
+        /// As `dx`, or none.
+        dsum: Array,
+        weight: Array,
+        mean: In<f32>,
+        inverse: In<f32>,
+        /// `[blocks, width]` each.
+        weight_parts: Out<Void>,
+        bias_parts: Out<Void>,
+        rows: u64,
+        width: u64,
+        lanes: u32,
+    }
 }
 
 kernels! { SOURCE {

@@ -2,8 +2,9 @@
 
 use crate::{
     Cuda,
+    arguments::{In, Out, Void, arguments},
     error::unsupported,
-    launch::{Grid, Pointer, kernels},
+    launch::{Grid, kernels},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -17,7 +18,7 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("layout", "layout.cu");
 kernels! { SOURCE {
     // Runs of `run` elements of `size` bytes each.
     "copy_runs" CopyRuns {
-        from: Pointer, to: Pointer, runs: u64, run: u64, from_stride: u64, to_stride: u64, size: u32
+        from: In<Void>, to: Out<Void>, runs: u64, run: u64, from_stride: u64, to_stride: u64, size: u32
     }
     // A pair of addresses each, by block y.
     "copy_arrays" CopyArrays { pairs: [Pair; PAIRS] }
@@ -29,15 +30,16 @@ kernels! { SOURCE {
 /// So 32 pairs take 768 of them.
 const PAIRS: usize = 32;
 
-/// `struct Pair` of `layout.cu`.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-struct Pair {
-    /// Address of the array, and where it goes.
-    from: Pointer,
-    to: Pointer,
-    /// Words of 32 bits.
-    words: u64,
+arguments! {
+    /// `struct Pair` of `layout.cu`.
+    #[derive(Default)]
+    struct Pair {
+        /// Address of the array, and where it goes.
+        from: In<u32>,
+        to: Out<u32>,
+        /// Words of 32 bits.
+        words: u64,
+    }
 }
 
 /// Copies arrays to others of their sizes, none of which is among the first, in few launches.

@@ -4,7 +4,8 @@
 
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    arguments::{In, Out},
+    launch::{Array, Grid, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -18,15 +19,15 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("loss", "loss.cu");
 kernels! { SOURCE {
     // logits [rows, width], targets, loss and lse [rows]; columns from `classes` on are no classes.
     "cross_entropy" CrossEntropy {
-        logits: Array, targets: Pointer, loss: Pointer, lse: Pointer, width: u64, classes: u64
+        logits: Array, targets: In<u32>, loss: Out<f32>, lse: Out<f32>, width: u64, classes: u64
     }
     // dlogits as logits; `factor` is what each row's gradient is times.
     "cross_entropy_backward" CrossEntropyBackward {
-        logits: Array, dlogits: Array, targets: Pointer, lse: Pointer, width: u64, classes: u64, factor: f32
+        logits: Array, dlogits: Array, targets: In<u32>, lse: In<f32>, width: u64, classes: u64, factor: f32
     }
     // Both; dlogits may be logits.
     "cross_entropy_and_gradient" CrossEntropyAndGradient {
-        logits: Array, dlogits: Array, targets: Pointer, loss: Pointer, width: u64, classes: u64, factor: f32
+        logits: Array, dlogits: Array, targets: In<u32>, loss: Out<f32>, width: u64, classes: u64, factor: f32
     }
 } }
 

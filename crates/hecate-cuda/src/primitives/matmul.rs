@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     Cuda,
+    arguments::{Out, Void, arguments},
     blas::{Blas, Product, ProductStrides},
     launch::{Array, Grid, kernels},
     source::{KernelSource, kernel_source},
@@ -107,9 +108,9 @@ impl Matmul for Cuda {
             matmul_groups::launch(self, &dims, [a, b, &out])?;
         // Large tiles where there are enough of them.
         } else if rows.min(columns) >= 128 && batch * (rows / 128) * (columns / 128) >= BLOCKS {
-            Large::launch(self, dims, a, b, &out)?;
+            by_tiles(self, 128, dims, [a, b, &out])?;
         } else {
-            Small::launch(self, dims, a, b, &out)?;
+            by_tiles(self, 64, dims, [a, b, &out])?;
         }
         sum(out, onto)
     }
@@ -251,7 +252,7 @@ fn widened(device: &Cuda, dims: MatmulDims, x: &Tensor<Cuda>, weight: &Tensor<Cu
     let fits = [dims.batch, dims.rows, dims.inner, dims.columns].iter().all(|&n| n <= MOST);
     match device.blas().filter(|_| fits) {
         Some(blas) => multiply(blas, dims, x, weight, &out, false)?,
-        None => Small::launch(device, dims, x, weight, &out)?,
+        None => by_tiles(device, 64, dims, [x, weight, &out])?,
     }
     Ok(out)
 }
@@ -260,17 +261,18 @@ fn widened(device: &Cuda, dims: MatmulDims, x: &Tensor<Cuda>, weight: &Tensor<Cu
 // `MATRICES` in the kernels.
 pub(super) const MATRICES: usize = matmul_rows::MATRICES;
 
-/// `struct Factor` there.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub(super) struct Factor {
-    /// `[columns, inner]`, of any type.
-    pub(super) b: u64,
-    pub(super) out: u64,
-    /// Columns of the matrices up to this one.
-    pub(super) end: u64,
-    /// Of `b`.
-    pub(super) dtype: u64,
+arguments! {
+    /// `struct Factor` there.
+    #[derive(Default)]
+    struct Factor {
+        /// `[columns, inner]`, of any type.
+        b: Out<Void>,
+        out: Out<Void>,
+        /// Columns of the matrices up to this one.
+        end: u64,
+        /// Of `b`.
+        dtype: u64,
+    }
 }
 
 kernels! { SOURCE {
@@ -364,52 +366,59 @@ pub(super) fn sum(out: Tensor<Cuda>, onto: Option<Tensor<Cuda>>) -> Result<Tenso
     }
 }
 
-/// A kernel for each size of tiles: fewer bytes are read for large ones, but more of them must be there to fill a GPU.
-macro_rules! products {
-    ($($kernel:literal $name:ident $tile:literal)*) => {
-        kernels! { SOURCE { $(
-            $kernel $name {
-                a: Array, rows: u64, a_stride: u64, a_inner: u64, b: Array, columns: u64, b_stride: u64, b_inner: u64,
-                out: Array, batch: u64, inner: u64, tiles: u64
-            }
-        )* } }
-        $(impl $name {
-            /// One launch for all products of a batch, a block a tile.
-            fn launch(
-                device: &Cuda,
-                dims: MatmulDims,
-                a: &Tensor<Cuda>,
-                b: &Tensor<Cuda>,
-                out: &Tensor<Cuda>,
-            ) -> Result<()> {
-                let MatmulDims { batch, rows, inner, columns, transpose } = dims;
-                // From row to row of the result's axis, and along the sum.
-                let (a_stride, a_inner) = if transpose.a { (1, rows) } else { (inner, 1) };
-                let (b_stride, b_inner) = if transpose.b { (inner, 1) } else { (1, columns) };
-                // Tiles of the result.
-                let (down, across) = (rows.div_ceil($tile), columns.div_ceil($tile));
-                let arguments = Self {
-                    a: a.into(),
-                    rows: rows as u64,
-                    a_stride: a_stride as u64,
-                    a_inner: a_inner as u64,
-                    b: b.into(),
-                    columns: columns as u64,
-                    b_stride: b_stride as u64,
-                    b_inner: b_inner as u64,
-                    out: out.into(),
-                    batch: batch as u64,
-                    inner: inner as u64,
-                    tiles: across as u64,
-                };
-                // Block x has a tile, block y a product of the batch or several.
-                let blocks = (down * across, batch.min(65_535), 1);
-                device.launch(Grid { blocks, ..Grid::blocks(1, 256) }, &arguments)
-            }
-        })*
-    };
+arguments! {
+    /// A factor `[batch, length, inner]`, whichever of the two last axes is contiguous.
+    struct Operand {
+        x: Array,
+        length: u64,
+        /// Elements to the next row or column of the result, and to the next term of its sum.
+        stride: u64,
+        inner_stride: u64,
+    }
+    /// `Product` in the kernels.
+    struct Products {
+        a: Operand,
+        b: Operand,
+        /// `[batch, rows, columns]`.
+        out: Array,
+        batch: u64,
+        inner: u64,
+        /// Tiles side by side.
+        tiles: u64,
+    }
 }
-products! { "matmul_64" Small 64 "matmul_128" Large 128 }
+
+// Fewer bytes are read for large tiles, but more of them must be there to fill a GPU.
+kernels! { SOURCE {
+    "matmul_64" Small { products: Products }
+    "matmul_128" Large { products: Products }
+} }
+
+/// One launch for all products of a batch, a block a tile of 64 or 128 rows and columns.
+fn by_tiles(device: &Cuda, tile: usize, dims: MatmulDims, [a, b, out]: [&Tensor<Cuda>; 3]) -> Result<()> {
+    let MatmulDims { batch, rows, inner, columns, transpose } = dims;
+    let (down, across) = (rows.div_ceil(tile), columns.div_ceil(tile));
+    let operand = |x: &Tensor<Cuda>, length: usize, (stride, inner_stride): (usize, usize)| Operand {
+        x: x.into(),
+        length: length as u64,
+        stride: stride as u64,
+        inner_stride: inner_stride as u64,
+    };
+    let products = Products {
+        a: operand(a, rows, if transpose.a { (1, rows) } else { (inner, 1) }),
+        b: operand(b, columns, if transpose.b { (inner, 1) } else { (1, columns) }),
+        out: out.into(),
+        batch: batch as u64,
+        inner: inner as u64,
+        tiles: across as u64,
+    };
+    // Block x has a tile, block y a product of the batch or several.
+    let grid = Grid { blocks: (down * across, batch.min(65_535), 1), ..Grid::blocks(1, 256) };
+    match tile {
+        64 => device.launch(grid, &Small { products }),
+        _ => device.launch(grid, &Large { products }),
+    }
+}
 
 kernels! { SOURCE {
     "matmul_few_rows" FewRows { a: Array, b: Array, out: Array, batch: u64, rows: u64, columns: u64, inner: u64 }

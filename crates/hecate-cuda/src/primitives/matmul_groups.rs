@@ -3,6 +3,7 @@
 use super::matmul;
 use crate::{
     Cuda,
+    arguments::arguments,
     bulk::BulkMap,
     launch::{Array, Grid, kernels},
     source::{KernelSource, kernel_source},
@@ -12,18 +13,18 @@ use hecate_core::{DType, Result, Tensor, primitives::MatmulDims};
 /// `a @ b.T` of bfloat16 or float16, `a [rows, inner]` and `b [columns, inner]`.
 pub(crate) const SOURCE: KernelSource = kernel_source!("matmul_groups", "matmul_groups.cu");
 
-/// What the kernels take; `GroupProduct` there.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Factors {
-    /// `a [rows, inner]`, `b [columns, inner]`, in boxes of a tile's rows.
-    a: BulkMap,
-    b: BulkMap,
-    /// `[rows, columns]`.
-    out: Array,
-    rows: u64,
-    columns: u64,
-    inner: u64,
+arguments! {
+    /// What the kernels take; `GroupProduct` there.
+    struct Factors {
+        /// `a [rows, inner]`, `b [columns, inner]`, in boxes of a tile's rows.
+        rows_of_a: BulkMap,
+        rows_of_b: BulkMap,
+        /// `[rows, columns]`.
+        out: Array,
+        rows: u64,
+        columns: u64,
+        inner: u64,
+    }
 }
 
 kernels! { SOURCE {
@@ -67,10 +68,10 @@ pub(super) fn launch(device: &Cuda, dims: &MatmulDims, [a, b, out]: [&Tensor<Cud
     let grid = Grid { shared: SHARED, ..Grid::blocks(blocks, 384) };
     // The last boxes of rows and terms reach beyond the factors, where copies are zeros.
     let dtype = a.dtype();
-    let a = BulkMap::new(a.into(), [rows, 1, inner], [TILE[0], 1])?;
-    let b = BulkMap::new(b.into(), [columns, 1, inner], [TILE[1], 1])?;
+    let rows_of_a = BulkMap::new(a.into(), [rows, 1, inner], [TILE[0], 1])?;
+    let rows_of_b = BulkMap::new(b.into(), [columns, 1, inner], [TILE[1], 1])?;
     let [rows, columns, inner] = [rows, columns, inner].map(|n| n as u64);
-    let factors = Factors { a, b, out: out.into(), rows, columns, inner };
+    let factors = Factors { rows_of_a, rows_of_b, out: out.into(), rows, columns, inner };
     match dtype {
         DType::Bf16 => device.launch(grid, &Bf16 { factors }),
         _ => device.launch(grid, &F16 { factors }),

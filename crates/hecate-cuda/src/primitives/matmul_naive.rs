@@ -2,6 +2,7 @@
 
 use crate::{
     Cuda,
+    arguments::arguments,
     launch::{Array, Grid, kernels},
     source::{KernelSource, kernel_source},
 };
@@ -10,11 +11,19 @@ use hecate_core::{Result, Tensor, primitives::MatmulDims};
 /// `torch.matmul(a, b)` of `a [batch, rows, inner]` and `b [batch, inner, columns]`.
 pub(crate) const SOURCE: KernelSource = kernel_source!("matmul_naive", "matmul_naive.cu");
 
+arguments! {
+    /// A factor `[batch, length, inner]`, whichever of the two last axes is contiguous.
+    struct NaiveOperand {
+        x: Array,
+        /// Elements to the next row or column of the result, and to the next term of its sum.
+        stride: u64,
+        inner_stride: u64,
+    }
+}
+
 kernels! { SOURCE {
-    // Strides are in elements: to the next row or column of the result, and to the next term of its sum.
     "matmul_naive" Naive {
-        a: Array, a_stride: u64, a_inner: u64, b: Array, b_stride: u64, b_inner: u64, out: Array, batch: u64, rows: u64,
-        columns: u64, inner: u64
+        a: NaiveOperand, b: NaiveOperand, out: Array, batch: u64, rows: u64, columns: u64, inner: u64
     }
 } }
 
@@ -23,11 +32,10 @@ kernels! { SOURCE {
 pub(super) fn launch(device: &Cuda, dims: MatmulDims, [a, b, out]: [&Tensor<Cuda>; 3]) -> Result<()> {
     let MatmulDims { batch, rows, inner, columns, transpose } = dims;
     // From row to row of the result's axis, and along the sum.
-    let (a_stride, a_inner) = if transpose.a { (1, rows) } else { (inner, 1) };
-    let (b_stride, b_inner) = if transpose.b { (inner, 1) } else { (1, columns) };
     let [batch, rows, columns, inner] = [batch, rows, columns, inner].map(|size| size as u64);
-    let [a_stride, a_inner, b_stride, b_inner] = [a_stride, a_inner, b_stride, b_inner].map(|size| size as u64);
-    let (a, b) = (a.into(), b.into());
-    let arguments = Naive { a, a_stride, a_inner, b, b_stride, b_inner, out: out.into(), batch, rows, columns, inner };
+    let operand = |x: &Tensor<Cuda>, (stride, inner_stride)| NaiveOperand { x: x.into(), stride, inner_stride };
+    let a = operand(a, if transpose.a { (1, rows) } else { (inner, 1) });
+    let b = operand(b, if transpose.b { (inner, 1) } else { (1, columns) });
+    let arguments = Naive { a, b, out: out.into(), batch, rows, columns, inner };
     device.launch(Grid::elements(out.shape().count()), &arguments)
 }

@@ -7,7 +7,8 @@
 
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, kernels, optional, pointer},
+    arguments::{In, Out, Void, arguments},
+    launch::{Array, Grid, kernels, optional, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{DType, Result, Tensor, primitives::MatmulDims};
@@ -37,17 +38,18 @@ const AHEAD: usize = 8;
 /// Most blocks of a cluster that every GPU with clusters starts.
 const CLUSTER: usize = 8;
 
-/// `struct Matrix` there.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-struct Matrix {
-    /// `[columns, inner]`.
-    b: u64,
-    /// `[rows, columns]`.
-    out: u64,
-    columns: u64,
-    /// Tiles of the matrices up to this one.
-    end: u64,
+arguments! {
+    /// `struct Matrix` there.
+    #[derive(Default)]
+    struct Matrix {
+        /// `[columns, inner]`.
+        b: In<Void>,
+        /// `[rows, columns]`.
+        out: Out<Void>,
+        columns: u64,
+        /// Tiles of the matrices up to this one.
+        end: u64,
+    }
 }
 
 kernels! { SOURCE {
@@ -59,8 +61,8 @@ kernels! { SOURCE {
         dtype: u32,
         tiles: u32,
         matrices: [Matrix; MATRICES],
-        norm: Pointer,
-        residual: Pointer,
+        norm: In<f32>,
+        residual: In<f32>,
         epsilon: f32,
         gated: u32,
         clusters: u32,

@@ -8,6 +8,7 @@
 use super::matmul;
 use crate::{
     Cuda,
+    arguments::{In, Out, Void, arguments},
     launch::{Grid, KernelArguments, kernels},
     source::{KernelSource, kernel_source},
 };
@@ -21,31 +22,32 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("matmul_small", "matmul_s
 /// Most products of a launch.
 pub(super) const MOST: usize = 8;
 
-/// `struct SmallProduct` in the kernels.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-struct Product {
-    /// `a [rows, inner]` or `[inner, rows]`, `b [columns, inner]` or `[inner, columns]`, `out [rows, columns]`.
-    a: u64,
-    b: u64,
-    out: u64,
-    rows: u32,
-    inner: u32,
-    columns: u32,
-    /// Tiles of the products up to this one.
-    end: u32,
+arguments! {
+    /// `struct SmallProduct` in the kernels.
+    #[derive(Default)]
+    struct Product {
+        /// `a [rows, inner]` or `[inner, rows]`, `b [columns, inner]` or `[inner, columns]`, `out [rows, columns]`.
+        a: In<u8>,
+        b: In<u8>,
+        out: Out<Void>,
+        rows: u32,
+        inner: u32,
+        columns: u32,
+        /// Tiles of the products up to this one.
+        end: u32,
+    }
 }
 
-/// `struct SmallProducts` there.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Products {
-    each: [Product; MOST],
-    /// Products that are there.
-    count: u32,
-    /// Whether all make one result, and whether that is added to what is there.
-    sum: u32,
-    add: u32,
+arguments! {
+    /// `struct SmallProducts` there.
+    struct Products {
+        each: [Product; MOST],
+        /// Products that are there.
+        count: u32,
+        /// Whether all make one result, and whether that is added to what is there.
+        sum: u32,
+        add: u32,
+    }
 }
 
 // By rows of terms of both, by terms of `b`, by terms of both.

@@ -12,7 +12,8 @@ use super::{
 };
 use crate::{
     Cuda,
-    launch::{Array, Grid, KernelArguments, Pointer, kernels, pointer},
+    arguments::{In, Out, Void, arguments},
+    launch::{Array, Grid, KernelArguments, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -23,16 +24,16 @@ use hecate_core::{
 /// `F.rms_norm(x, [width], weight, epsilon)`, also of groups, gated or with a residual, and `F.normalize`; gradients.
 pub(crate) const SOURCE: KernelSource = kernel_source!("norm", "norm.cu");
 
-/// The same in the kernels: what rows are times.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct Scale {
-    /// `[groups · width]`, or not looked at.
-    weight: Array,
-    /// Rows that one weight serves.
-    groups: u32,
-    /// Added to weights.
-    offset: f32,
+arguments! {
+    /// The same in the kernels: what rows are times.
+    pub(super) struct Scale {
+        /// `[groups · width]`, or not looked at.
+        weight: Array,
+        /// Rows that one weight serves.
+        groups: u32,
+        /// Added to weights.
+        offset: f32,
+    }
 }
 
 impl Scale {
@@ -47,14 +48,14 @@ impl Scale {
     }
 }
 
-/// The same in the kernels.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct Gate {
-    /// Like `x`, or not looked at.
-    g: Array,
-    /// 1 for the sigmoid, 0 for SiLU.
-    sigmoid: u32,
+arguments! {
+    /// The same in the kernels.
+    pub(super) struct Gate {
+        /// Like `x`, or not looked at.
+        g: Array,
+        /// 1 for the sigmoid, 0 for SiLU.
+        sigmoid: u32,
+    }
 }
 
 impl Gate {
@@ -66,68 +67,68 @@ impl Gate {
     }
 }
 
-/// What forward kernels take; `Normalise` in the kernels.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct NormCall {
-    /// `x`, `y` and the gate are `[rows, width]`, `inverse` is `[rows]` in 32 bits.
-    x: Array,
-    y: Array,
-    /// Like `x`, or not looked at: what is added to `x` before, and the sum.
-    residual: Array,
-    sum: Array,
-    scale: Scale,
-    gate: Gate,
-    inverse: Pointer,
-    rows: u64,
-    width: u64,
-    /// Under the root; for lengths its square is.
-    epsilon: f32,
-    /// Threads of a row.
-    lanes: u32,
-    /// 1 for lengths, without a weight.
-    l2: u32,
+arguments! {
+    /// What forward kernels take; `Normalise` in the kernels.
+    struct NormCall {
+        /// `x`, `y` and the gate are `[rows, width]`, `inverse` is `[rows]` in 32 bits.
+        x: Array,
+        y: Array,
+        /// Like `x`, or not looked at: what is added to `x` before, and the sum.
+        residual: Array,
+        sum: Array,
+        scale: Scale,
+        gate: Gate,
+        inverse: Out<f32>,
+        rows: u64,
+        width: u64,
+        /// Under the root; for lengths its square is.
+        epsilon: f32,
+        /// Threads of a row.
+        lanes: u32,
+        /// 1 for lengths, without a weight.
+        l2: u32,
+    }
 }
 
-/// What backward kernels take; `NormaliseBackward` in the kernels.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct NormBackwardCall {
-    /// `x`, `dy` and `dx` are `[rows, width]`, `inverse` is `[rows]`.
-    x: Array,
-    dy: Array,
-    dx: Array,
-    scale: Scale,
-    inverse: Pointer,
-    rows: u64,
-    width: u64,
-    /// `1 / width`, or 1 for lengths.
-    share: f32,
-    /// Threads of a row.
-    lanes: u32,
-    /// 1 for lengths, without a weight.
-    l2: u32,
+arguments! {
+    /// What backward kernels take; `NormaliseBackward` in the kernels.
+    struct NormBackwardCall {
+        /// `x`, `dy` and `dx` are `[rows, width]`, `inverse` is `[rows]`.
+        x: Array,
+        dy: Array,
+        dx: Array,
+        scale: Scale,
+        inverse: In<f32>,
+        rows: u64,
+        width: u64,
+        /// `1 / width`, or 1 for lengths.
+        share: f32,
+        /// Threads of a row.
+        lanes: u32,
+        /// 1 for lengths, without a weight.
+        l2: u32,
+    }
 }
 
-/// What kernels take that make all gradients; `NormaliseGradients` in the kernels.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct NormGradientsCall {
-    /// As above, and `dg` is `[rows, width]` or not looked at.
-    x: Array,
-    dy: Array,
-    dx: Array,
-    scale: Scale,
-    gate: Gate,
-    dg: Array,
-    /// Like `dx`, to which it is added, or not looked at.
-    dsum: Array,
-    inverse: Pointer,
-    /// Of `dweight`: `[blocks, width]`.
-    parts: Pointer,
-    rows: u64,
-    width: u64,
-    lanes: u32,
+arguments! {
+    /// What kernels take that make all gradients; `NormaliseGradients` in the kernels.
+    struct NormGradientsCall {
+        /// As above, and `dg` is `[rows, width]` or not looked at.
+        x: Array,
+        dy: Array,
+        dx: Array,
+        scale: Scale,
+        gate: Gate,
+        dg: Array,
+        /// Like `dx`, to which it is added, or not looked at.
+        dsum: Array,
+        inverse: In<f32>,
+        /// Of `dweight`: `[blocks, width]`.
+        parts: Out<Void>,
+        rows: u64,
+        width: u64,
+        lanes: u32,
+    }
 }
 
 kernels! { SOURCE {
@@ -164,7 +165,7 @@ kernels! { SOURCE {
     "gated_normalise_larger_gradients" LargerInFront { call: NormGradientsCall }
     // Arrays [rows, width], of long rows with a gate.
     "open_gate" OpenGate {
-        x: Array, dy: Array, dg: Array, through: Array, scale: Scale, gate: Gate, inverse: Pointer, rows: u64, width: u64
+        x: Array, dy: Array, dg: Array, through: Array, scale: Scale, gate: Gate, inverse: In<f32>, rows: u64, width: u64
     }
 } }
 

@@ -6,6 +6,7 @@
 use super::{entries::Entries, reduce::total};
 use crate::{
     Cuda,
+    arguments::{In, Out, Words},
     device::Buffer,
     launch::{Array, Grid, Pointer, kernels, pointer},
     source::{KernelSource, kernel_source},
@@ -22,11 +23,11 @@ kernels! { SOURCE {
     // A table of parameters and their gradients, as [`Entries`] makes it; the squared norm of all gradients [1], or null;
     // rates [3] that take the place of those here, or null; numbers [guards] without which being finite nothing moves.
     "adamw" Step {
-        updates: Pointer, norm_squared: Pointer, rates: Pointer, finite: Pointer, number: u32, guards: u32, learning_rate: f32, beta1: f32, beta2: f32, epsilon: f32,
+        updates: In<Words<9>>, norm_squared: In<f32>, rates: In<f32>, finite: In<f32>, number: u32, guards: u32, learning_rate: f32, beta1: f32, beta2: f32, epsilon: f32,
         weight_decay: f32, unbias1: f32, unbias2: f32, max_norm: f32
     }
     // A table of gradients; parts [blocks] in 64 bits.
-    "squares" Squares { gradients: Pointer, parts: Pointer, number: u32 }
+    "squares" Squares { gradients: In<Words<4>>, parts: Out<f64>, number: u32 }
 } }
 
 // Core has checked that value, mean and square are in 32 bits, and gradients of the shapes of their parameters.

@@ -3,12 +3,13 @@
 //! A token's kernels are a few microseconds long, and what each waits for before it begins is a good part of that.
 
 use super::{
-    matmul::{BY_WARPS, FEW, Factor, MATRICES, NARROW},
+    matmul::{BY_WARPS, FEW, MATRICES, NARROW},
     matmul_rows::{self, Around},
 };
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, kernels, optional, pointer},
+    arguments::{In, Out, Void, arguments},
+    launch::{Array, Grid, kernels, optional, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -31,13 +32,28 @@ const RUNS: usize = 8;
 const MANY: usize = 1 << 13;
 const ROW_BYTES: usize = 66 << 10;
 
+arguments! {
+    /// A matrix, and where its product goes.
+    #[derive(Default)]
+    struct Factor {
+        /// `[columns, inner]`, of any type.
+        b: In<Void>,
+        /// `[rows, columns]`.
+        out: Out<f32>,
+        /// Columns of the matrices up to this one.
+        end: u64,
+        /// Of `b`.
+        dtype: u64,
+    }
+}
+
 kernels! { SOURCE {
     // x [rows, inner], norm [inner], residual [rows, columns]; `columns` are those of all results.
     "project_row" OneRow {
         // Rows `x` have 32 bits; without a norm or a residual their addresses are null.
-        x: Pointer,
-        norm: Pointer,
-        residual: Pointer,
+        x: In<f32>,
+        norm: In<f32>,
+        residual: In<f32>,
         columns: u64,
         rows: u32,
         inner: u32,

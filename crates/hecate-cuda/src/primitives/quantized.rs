@@ -4,7 +4,8 @@
 use super::quantized_tiles;
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    arguments::{In, arguments},
+    launch::{Array, Grid, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -18,29 +19,29 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("quantized", "quantized.c
 /// The same for `q4_k`, whose blocks of 256 values hold scales and minima of 6 bits.
 pub(crate) const Q4_K: KernelSource = kernel_source!("quantized_q4_k", "quantized_q4_k.cu");
 
-/// `QuantizedProduct` in the kernels.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct QuantizedProduct {
-    /// `[rows, inner]`, and `[rows, columns]`.
-    x: Array,
-    y: Array,
-    /// `[columns, inner]` in blocks.
-    weights: Pointer,
-    pub(super) columns: u64,
-    inner: u64,
-    pub(super) rows: u32,
-    format: u32,
+arguments! {
+    /// `QuantizedProduct` in the kernels.
+    pub(super) struct QuantizedProduct {
+        /// `[rows, inner]`, and `[rows, columns]`.
+        x: Array,
+        y: Array,
+        /// `[columns, inner]` in blocks.
+        weights: In<u8>,
+        pub(super) columns: u64,
+        inner: u64,
+        pub(super) rows: u32,
+        format: u32,
+    }
 }
 
 kernels! { SOURCE {
     "quantized_few_rows" FewRows { product: QuantizedProduct }
-    "dequantize" Dequantize { weights: Pointer, out: Array, parts: u64, format: u32 }
+    "dequantize" Dequantize { weights: In<u8>, out: Array, parts: u64, format: u32 }
 } }
 
 kernels! { Q4_K {
-    "q4_k_one_row" OneRow { x: Array, y: Array, weights: Pointer, columns: u64, inner: u64, rows: u32 }
-    "q4_k_four_rows" FourRows { x: Array, y: Array, weights: Pointer, columns: u64, inner: u64, rows: u32 }
+    "q4_k_one_row" OneRow { x: Array, y: Array, weights: In<u8>, columns: u64, inner: u64, rows: u32 }
+    "q4_k_four_rows" FourRows { x: Array, y: Array, weights: In<u8>, columns: u64, inner: u64, rows: u32 }
 } }
 
 /// Most rows of `x` for which a warp decodes a row of weights in registers: of more, tiles decode each less often.

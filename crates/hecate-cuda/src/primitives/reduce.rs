@@ -2,6 +2,7 @@
 
 use crate::{
     Cuda,
+    arguments::{In, Out, Void},
     device::Buffer,
     launch::{Array, Grid, Pointer, kernels, pointer},
     source::{KernelSource, kernel_source},
@@ -13,16 +14,16 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("reduce", "reduce.cu");
 
 kernels! { SOURCE {
     // x [count]; parts [blocks] in 64 bits.
-    "total_parts" TotalParts { x: Array, parts: Pointer, count: u64, squares: u32 }
-    "total" Total { parts: Pointer, sum: Pointer, count: u32 }
+    "total_parts" TotalParts { x: Array, parts: Out<f64>, count: u64, squares: u32 }
+    "total" Total { parts: In<f64>, sum: Out<f32>, count: u32 }
     // x and y [rows, width], factor [rows, factors]; parts [blocks y, width] in 64 bits.
     "column_parts" ColumnParts {
-        x: Array, y: Array, factor: Pointer, parts: Pointer, rows: u64, width: u64, height: u64, columns: u32,
+        x: Array, y: Array, factor: In<f32>, parts: Out<f64>, rows: u64, width: u64, height: u64, columns: u32,
         terms: u32, factors: u32, wide: u32
     }
     // Of one sum or two, by block y.
     "column_totals" ColumnTotals {
-        y: [Array; 2], parts: [Pointer; 2], width: u64, count: u32, columns: u32, narrow: u32
+        y: [Array; 2], parts: [In<Void>; 2], width: u64, count: u32, columns: u32, narrow: u32
     }
 } }
 

@@ -6,7 +6,8 @@
 use super::reduce::Parts;
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    arguments::{In, Out},
+    launch::{Array, Grid, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -19,10 +20,10 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("retention", "retention.c
 
 kernels! { SOURCE {
     // x and y [rows, width], a_log and dt_bias [width].
-    "retention" Retention { x: Array, a_log: Pointer, dt_bias: Pointer, y: Pointer, count: u64, width: u64 }
+    "retention" Retention { x: Array, a_log: In<f32>, dt_bias: In<f32>, y: Out<f32>, count: u64, width: u64 }
     // dx and dy as x; parts [blocks y, width] of both gradients in 64 bits.
     "retention_backward" RetentionBackward {
-        x: Array, dx: Array, a_log: Pointer, dt_bias: Pointer, dy: Pointer, of_a_log: Pointer, of_dt_bias: Pointer,
+        x: Array, dx: Array, a_log: In<f32>, dt_bias: In<f32>, dy: In<f32>, of_a_log: Out<f64>, of_dt_bias: Out<f64>,
         rows: u64, width: u64, height: u64, columns: u32
     }
 } }

@@ -2,6 +2,7 @@
 
 use crate::{
     Cuda,
+    arguments::{In, Out},
     launch::{Array, Grid, Pointer, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
@@ -17,9 +18,9 @@ kernels! { SOURCE {
     // x and y [rows, heads, 2 half]; the table holds frequencies [half], shifts and first rows [sequences]; positions
     // [sequences] or null.
     "rotary" Turn {
-        x: Array, y: Array, table: Pointer, positions: Pointer, rows: u64, sequences: u32, heads: u32, half: u32
+        x: Array, y: Array, table: In<u64>, positions: In<u32>, rows: u64, sequences: u32, heads: u32, half: u32
     }
-    "rotary_advance" Advance { x: Pointer, y: Pointer, count: u32, tokens: u32 }
+    "rotary_advance" Advance { x: In<u32>, y: Out<u32>, count: u32, tokens: u32 }
 } }
 
 /// Threads that fill a large GPU.

@@ -10,7 +10,8 @@
 
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    arguments::{In, Out},
+    launch::{Array, Grid, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -28,9 +29,9 @@ kernels! { SOURCE {
     // scores [B,V]; streams and next [B,3], tokens [B]; the rest is a `Cut`.
     "sample" Call {
         scores: Array,
-        streams: Pointer,
-        tokens: Pointer,
-        next: Pointer,
+        streams: In<u32>,
+        tokens: Out<u32>,
+        next: Out<u32>,
         vocabulary: u32,
         greedy: u32,
         scale: f32,

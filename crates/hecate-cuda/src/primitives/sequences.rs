@@ -2,9 +2,10 @@
 
 use crate::{
     Cuda,
+    arguments::In,
     device::Table,
     error::unsupported,
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    launch::{Array, Grid, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{DType, Result, Sequences, Tensor, primitives::LastRows};
@@ -15,10 +16,10 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("sequences", "sequences.c
 kernels! { SOURCE {
     // before and out [N, kept, width], x [rows, width]; before and x may be null.
     "last_rows" LastRowsCopy {
-        before: Array, x: Array, out: Array, starts: Pointer, count: u64, kept: u64, width: u64,
+        before: Array, x: Array, out: Array, starts: In<u32>, count: u64, kept: u64, width: u64,
     }
     // parts [number, count].
-    "sum_parts" SumParts { out: Array, parts: Pointer, count: u64, number: u32 }
+    "sum_parts" SumParts { out: Array, parts: In<f32>, count: u64, number: u32 }
 } }
 
 /// First row of every sequence, and after them the number of rows, `[N + 1]` in 32 bits.

@@ -5,6 +5,7 @@
 use super::whole_rows::WholeRows;
 use crate::{
     Cuda,
+    arguments::arguments,
     launch::{Array, kernels},
     source::{KernelSource, kernel_source},
 };
@@ -13,18 +14,18 @@ use hecate_core::{Checked, Result, Tensor, primitives::Softmax};
 /// `x.softmax(-1)` and its gradient.
 pub(crate) const SOURCE: KernelSource = kernel_source!("softmax", "softmax.cu");
 
-/// What all kernels take, under the same name there.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct SoftmaxCall {
-    /// `[rows, width]`: forward `x` and `y`; backward the shares, `dy`, and `dx` in place of `y`.
-    x: Array,
-    dy: Array,
-    y: Array,
-    rows: u64,
-    width: u64,
-    /// Threads of a row.
-    lanes: u32,
+arguments! {
+    /// What all kernels take, under the same name there.
+    struct SoftmaxCall {
+        /// `[rows, width]`: forward `x` and `y`; backward the shares, `dy`, and `dx` in place of `y`.
+        x: Array,
+        dy: Array,
+        y: Array,
+        rows: u64,
+        width: u64,
+        /// Threads of a row.
+        lanes: u32,
+    }
 }
 
 kernels! { SOURCE {

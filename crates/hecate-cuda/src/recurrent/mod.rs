@@ -17,6 +17,7 @@ pub(crate) mod pieces;
 
 use crate::{
     Buffer, Cuda,
+    arguments::{In, Out, arguments},
     launch::{Array, Grid, Pointer, pointer},
 };
 use hecate_core::{
@@ -100,66 +101,66 @@ pub(crate) struct WorkspaceSize {
     pub(crate) ahead: usize,
 }
 
-/// Twin of `recurrent.cuh`'s structure of this name, which says what each field is.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct RecurrentCall {
-    /// `q`, `k`, `dq` and `dk` are `[rows,H,K]`; `v`, `out`, `dout` and `dv` are `[rows,H,V]`.
-    q: Array,
-    k: Array,
-    v: Array,
-    out: Array,
-    dout: Array,
-    dq: Array,
-    dk: Array,
-    dv: Array,
-    /// By slot: gates and their gradients `[rows,H,width]`, states and their gradients `[N,H,size]`.
-    gates: [Pointer; MOST_SLOTS],
-    dgates: [Pointer; MOST_SLOTS],
-    initial: [Pointer; MOST_SLOTS],
-    last: [Pointer; MOST_SLOTS],
-    dlast: [Pointer; MOST_SLOTS],
-    dinitial: [Pointer; MOST_SLOTS],
-    /// By slot: anchors `[H,size]`, their gradients by sequence `[N,H,size]`; null: none.
-    anchor: [Pointer; MOST_SLOTS],
-    danchor: [Pointer; MOST_SLOTS],
-    /// First row of each sequence and the end; first checkpoint of each and the end.
-    starts: Pointer,
-    kept_starts: Pointer,
-    /// Checkpoints `[kept,H,state]`; null: none.
-    kept: Pointer,
-    /// `[blocks, workspace_each]`: what does not fit into shared memory.
-    workspace: Pointer,
-    workspace_each: u64,
-    /// Elements of each gate a row, and of each slot of a state.
-    widths: [u32; MOST_SLOTS],
-    sizes: [u32; MOST_SLOTS],
-    /// Columns of each slot that has an anchor, where they go back to its lengths as groups start; else 0.
-    columns: [u32; MOST_SLOTS],
-    gate_slots: u32,
-    state_slots: u32,
-    /// Slots that have an anchor.
-    anchor_slots: u32,
-    /// [`WorkspaceSize::ahead`].
-    ahead: u32,
-    /// `N`, `H`, `K`, `V`.
-    sequences: u32,
-    heads: u32,
-    key: u32,
-    value: u32,
-    /// Elements of a token's gates, of a state, of a record ([`Grouped::record`]), of scratch.
-    all_gates: u32,
-    state: u32,
-    record: u32,
-    scratch: u32,
-    /// Tokens of a group, 0: none; tokens from which checkpoints are counted.
-    frozen: u32,
-    period: u32,
-    /// Elements of shared memory.
-    near: u32,
-    /// Blocks of a memory that are no cluster, and the counters by which they meet; else 0 and null.
-    together: u32,
-    meetings: Pointer,
+arguments! {
+    /// Twin of `recurrent.cuh`'s structure of this name, which says what each field is.
+    pub(crate) struct RecurrentCall {
+        /// `q`, `k`, `dq` and `dk` are `[rows,H,K]`; `v`, `out`, `dout` and `dv` are `[rows,H,V]`.
+        q: Array,
+        k: Array,
+        v: Array,
+        out: Array,
+        dout: Array,
+        dq: Array,
+        dk: Array,
+        dv: Array,
+        /// By slot: gates and their gradients `[rows,H,width]`, states and their gradients `[N,H,size]`.
+        gates: [In<f32>; MOST_SLOTS],
+        dgates: [Out<f32>; MOST_SLOTS],
+        initial: [In<f32>; MOST_SLOTS],
+        last: [Out<f32>; MOST_SLOTS],
+        dlast: [In<f32>; MOST_SLOTS],
+        dinitial: [Out<f32>; MOST_SLOTS],
+        /// By slot: anchors `[H,size]`, their gradients by sequence `[N,H,size]`; null: none.
+        anchor: [In<f32>; MOST_SLOTS],
+        danchor: [Out<f32>; MOST_SLOTS],
+        /// First row of each sequence and the end; first checkpoint of each and the end.
+        starts: In<u32>,
+        kept_starts: In<u32>,
+        /// Checkpoints `[kept,H,state]`; null: none.
+        kept: Out<f32>,
+        /// `[blocks, workspace_each]`: what does not fit into shared memory.
+        workspace: Out<f32>,
+        workspace_each: u64,
+        /// Elements of each gate a row, and of each slot of a state.
+        widths: [u32; MOST_SLOTS],
+        sizes: [u32; MOST_SLOTS],
+        /// Columns of each slot that has an anchor, where they go back to its lengths as groups start; else 0.
+        columns: [u32; MOST_SLOTS],
+        gate_slots: u32,
+        state_slots: u32,
+        /// Slots that have an anchor.
+        anchor_slots: u32,
+        /// [`WorkspaceSize::ahead`].
+        ahead: u32,
+        /// `N`, `H`, `K`, `V`.
+        sequences: u32,
+        heads: u32,
+        key: u32,
+        value: u32,
+        /// Elements of a token's gates, of a state, of a record ([`Grouped::record`]), of scratch.
+        all_gates: u32,
+        state: u32,
+        record: u32,
+        scratch: u32,
+        /// Tokens of a group, 0: none; tokens from which checkpoints are counted.
+        frozen: u32,
+        period: u32,
+        /// Elements of shared memory.
+        near: u32,
+        /// Blocks of a memory that are no cluster, and the counters by which they meet; else 0 and null.
+        together: u32,
+        meetings: Out<u32>,
+    }
 }
 
 /// What a forward keeps for its backward.

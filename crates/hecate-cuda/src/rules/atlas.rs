@@ -2,6 +2,7 @@
 
 use crate::{
     Cuda,
+    arguments::arguments,
     recurrent::{
         Grouped, Recurrent, StepKernels, WorkspaceSize,
         pieces::{Pieces, panel},
@@ -34,22 +35,24 @@ const HALVES: usize = SIDE * 72;
 /// `SQUARE_GROUPS`.
 const GROUPS: usize = 2;
 
-/// Twin of `atlas.cu`'s `Atlas` and of `atlas_pieces.cuh`'s `AtlasPieces`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Cell {
-    /// Tokens of the window.
-    window: u32,
-    /// 1 where a token reads after its own write.
-    after: u32,
-    /// `K` and `V`.
-    key: u32,
-    value: u32,
-    /// `(α, β, κ)` and `ε²` of Newton-Schulz.
-    coefficients: [f32; 3],
-    epsilon: f32,
-    /// Of Newton-Schulz; 0: none.
-    steps: u32,
+arguments! {
+    /// Twin of `atlas.cu`'s `Atlas` and of `atlas_pieces.cuh`'s `AtlasPieces`.
+    pub(crate) struct Cell {
+        /// Tokens of the window.
+        window: u32,
+        /// 1 where a token reads after its own write.
+        after: u32,
+        /// `K` and `V`.
+        key: u32,
+        value: u32,
+        /// `(α, β, κ)` and `ε²` of Newton-Schulz.
+        alpha: f32,
+        beta: f32,
+        kappa: f32,
+        epsilon: f32,
+        /// Of Newton-Schulz; 0: none.
+        steps: u32,
+    }
 }
 
 impl Recurrent<Own> for Atlas {
@@ -60,12 +63,15 @@ impl Recurrent<Own> for Atlas {
 
     /// Sizes and options, `ε` squared.
     fn cell(self, dims: &Dims) -> Cell {
+        let [alpha, beta, kappa] = NEWTON_SCHULZ;
         Cell {
             window: self.window,
             after: (self.read == Read::After).into(),
             key: dims.key as u32,
             value: dims.value as u32,
-            coefficients: NEWTON_SCHULZ,
+            alpha,
+            beta,
+            kappa,
             epsilon: NEWTON_SCHULZ_EPSILON * NEWTON_SCHULZ_EPSILON,
             steps: self.newton_schulz,
         }

@@ -2,6 +2,7 @@
 
 use crate::{
     Cuda,
+    arguments::arguments,
     recurrent::{
         Grouped, Recurrent, StepKernels, WorkspaceSize,
         pieces::{Pieces, THREADS, WARPS, panel},
@@ -38,23 +39,23 @@ step_kernels! { ANCHORED_64: PIECES, Cell {
 /// Tokens of a piece, forward and backward: `LatticePieces::TOKENS`.
 const TOKENS: [usize; 2] = [16, 8];
 
-/// Twin of `lattice.cu`'s `Lattice` and of `lattice_pieces.cu`'s `LatticePieces`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Cell {
-    /// As numbered in `lattice.cu`.
-    variant: u32,
-    /// 1 where a token reads after its own write.
-    after: u32,
-    /// Slots `K` and their width `V`.
-    key: u32,
-    value: u32,
-    /// Least retention.
-    /// At 0 a slot that nothing is written to would have no direction.
-    floor: f32,
-    /// How far the norm of an initial slot may be from 1.
-    /// It is more than rounding to 16 bits costs.
-    tolerance: f32,
+arguments! {
+    /// Twin of `lattice.cu`'s `Lattice` and of `lattice_pieces.cu`'s `LatticePieces`.
+    pub(crate) struct Cell {
+        /// As numbered in `lattice.cu`.
+        variant: u32,
+        /// 1 where a token reads after its own write.
+        after: u32,
+        /// Slots `K` and their width `V`.
+        key: u32,
+        value: u32,
+        /// Least retention.
+        /// At 0 a slot that nothing is written to would have no direction.
+        floor: f32,
+        /// How far the norm of an initial slot may be from 1.
+        /// It is more than rounding to 16 bits costs.
+        tolerance: f32,
+    }
 }
 
 impl Recurrent<Own> for Lattice {

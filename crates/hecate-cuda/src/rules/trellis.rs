@@ -2,6 +2,7 @@
 
 use crate::{
     Cuda,
+    arguments::arguments,
     recurrent::{
         Grouped, Recurrent, StepKernels, WorkspaceSize,
         pieces::{Pieces, THREADS, WARPS, panel},
@@ -27,19 +28,19 @@ step_kernels! { BY_PIECES: PIECES, Cell {
 /// `TrellisPieces::TOKENS`.
 const TOKENS: usize = 16;
 
-/// Twin of `trellis.cu`'s `Trellis` and of `trellis_pieces.cu`'s `TrellisPieces`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Cell {
-    /// As numbered in `trellis.cu`.
-    phi: u32,
-    /// `m`.
-    slots: u32,
-    /// `K` and `V`.
-    key: u32,
-    value: u32,
-    /// What is added to a mean square before its root.
-    epsilon: f32,
+arguments! {
+    /// Twin of `trellis.cu`'s `Trellis` and of `trellis_pieces.cu`'s `TrellisPieces`.
+    pub(crate) struct Cell {
+        /// As numbered in `trellis.cu`.
+        kind: u32,
+        /// `m`.
+        slots: u32,
+        /// `K` and `V`.
+        key: u32,
+        value: u32,
+        /// What is added to a mean square before its root.
+        epsilon: f32,
+    }
 }
 
 impl Recurrent<Own> for Trellis {
@@ -49,7 +50,7 @@ impl Recurrent<Own> for Trellis {
     /// `m` slots for keys and as many for values.
     fn cell(self, dims: &Dims) -> Cell {
         Cell {
-            phi: self.phi as u32,
+            kind: self.phi as u32,
             slots: self.slots,
             key: dims.key as u32,
             value: dims.value as u32,

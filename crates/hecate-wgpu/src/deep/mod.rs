@@ -7,7 +7,8 @@ pub(crate) use groups::Groups;
 use crate::{
     Wgpu,
     launch::{Kernel, WgslSource},
-    recurrent::{self, Cell, NO_PRODUCTS, Recurrent, SILU, WorkspaceSize},
+    parameters::{Parameters, parameters},
+    recurrent::{self, CellWords, NO_PRODUCTS, Recurrent, SILU, WorkspaceSize, cell_words},
 };
 use hecate_core::{
     Dims,
@@ -29,7 +30,7 @@ const SOURCES: [&WgslSource; 2] = recurrent::sources! {
         include_str!("activation.wgsl"),
         include_str!("bias.wgsl"),
         include_str!("retention.wgsl"),
-        include_str!("cell.wgsl"),
+        Cell::WGSL,
         include_str!("deep.wgsl"),
     ],
     [include_str!("deep_forward.wgsl")],
@@ -41,15 +42,39 @@ const SOURCES: [&WgslSource; 2] = recurrent::sources! {
     ],
 };
 
-/// The rule's `Cell` at these sizes; `cell.wgsl` says what each word is.
-fn cell(options: DeepOptions) -> Cell {
+parameters! {
+    /// Sizes and options of a rule, as its kernels have them.
+    struct Cell {
+        /// `D`; 0 for a matrix.
+        hidden: u32,
+        /// In the order of [`Activation`](hecate_core::rules::Activation).
+        activation: u32,
+        /// 1 where inputs are added to outputs, outputs pass a layer norm, and tokens read after their own write.
+        residual: u32,
+        norm: u32,
+        read_after: u32,
+        /// Of Huber's errors in the order of [`Huber`](hecate_core::rules::Huber). Of powers of one, 1 where its sign is a
+        /// hyperbolic tangent.
+        error: u32,
+        /// 1 where weights are the paper's image of the dual variable.
+        literal: u32,
+        /// Bias (48), (49) and retention (54), (55).
+        p: f32,
+        epsilon: f32,
+        q: f32,
+        scale: f32,
+        /// `1 / c` of (94); 0 where nothing is clipped.
+        per_clip: f32,
+    }
+}
+
+/// The rule's `Cell` at these sizes, as words.
+fn cell(options: DeepOptions) -> CellWords {
     let DeepOptions { hidden, activation, residual, norm, read_after, huber, tanh, literal, .. } = options;
-    let floats = [options.p, options.epsilon, options.q, options.scale, options.per_clip];
-    // Floats as their bits.
-    let [p, epsilon, q, scale, per_clip] = floats.map(f32::to_bits);
+    let DeepOptions { p, epsilon, q, scale, per_clip, .. } = options;
     // One of them is 0: no rule has both.
     let error = huber + tanh;
-    [hidden, activation, residual, norm, read_after, error, literal, p, epsilon, q, scale, per_clip]
+    cell_words(&Cell { hidden, activation, residual, norm, read_after, error, literal, p, epsilon, q, scale, per_clip })
 }
 
 /// Workspace of a rule at these sizes: what `deep.wgsl`'s `Record` and `Scratch` cut up.
@@ -74,7 +99,7 @@ impl<R: DeepRule> Recurrent<Deep> for R {
     const CONSTANTS: &'static [(&'static str, u32)] =
         &[("BIAS", R::FORM.bias()), ("RETENTION", R::FORM.retention()), ("MOMENTUM", R::FORM.momentum() as u32)];
 
-    fn cell(self, dims: &Dims) -> Cell {
+    fn cell(self, dims: &Dims) -> CellWords {
         cell(self.spec().options(dims))
     }
 

@@ -4,23 +4,7 @@
 // first rows and the end [N+1] follow, then as many first kept states. Last are the states that the pass starts from, M
 // [N,H,K,V] and, if there is one, S.
 
-struct LinearArgs {
-    tokens: u32, kept: u32,                // of every sequence, where all are alike
-    heads: u32, sequences: u32,
-    key: u32, value: u32,
-    frozen: u32, period: u32,              // G (0: not frozen); states are kept every 64 tokens of each period
-    erase: u32, before: u32,               // how r follows from the gates; 1: a token reads before its write
-    differ: u32, segments: u32,               // 1: sequences differ; segments of the longest
-    starts: u32, m: u32, s: u32,           // places in `work`
-    first: u32,                            // chunk, of a kernel over some of them
-    count: u32,                            // of invocations or, in scans, of workgroups
-    scalars: u32, states: u32,             // rows times H; elements of all matrices [N,H,K,V]
-    width: u32, slot: u32, offset: u32, lagging: u32,  // of a product of a chunk: see there
-    keep: u32, matrices: u32,              // 1: a scan writes states that a backward starts from; 2 with an S, else 1
-    unused0: u32, unused1: u32, unused2: u32,
-}
-
-// The same structure as `LinearArgs` of `layout.rs`, field by field.
+// Defined in `layout.rs`.
 @group(0) @binding(0) var<uniform> args: LinearArgs;
 
 // Invocations of a workgroup of the kernels that are not scans.

@@ -14,6 +14,7 @@ use crate::{
         Binding::{Read, Write},
         Kernel, PRELUDE, WgslSource,
     },
+    parameters::Parameters,
 };
 use hecate_core::{Result, Tensor, families::LinearInputs};
 
@@ -35,7 +36,7 @@ pub(super) const GATE_GRADIENTS: &str = include_str!("gate_gradients.wgsl");
 macro_rules! source {
     ($id:ident, $name:literal, $file:literal $(, $more:expr)*) => {
         static $id: WgslSource =
-            WgslSource { name: $name, parts: &[PRELUDE, ARGS, LINEAR, CHUNKS, $($more,)* include_str!($file)] };
+            WgslSource { name: $name, parts: &[PRELUDE, LinearArgs::WGSL, ARGS, LINEAR, CHUNKS, $($more,)* include_str!($file)] };
     };
 }
 

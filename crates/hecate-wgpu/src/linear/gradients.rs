@@ -13,6 +13,7 @@ use crate::{
         Binding::{Read, Write},
         Kernel, PRELUDE, WgslSource,
     },
+    parameters::Parameters,
 };
 use hecate_core::{Result, Tensor, families::LinearInputs};
 
@@ -29,11 +30,11 @@ macro_rules! sources {
         [
             WgslSource {
                 name: $names[0],
-                parts: &[PRELUDE, ARGS, LINEAR, CHUNKS, $($more,)* FOURS[0], include_str!($file)],
+                parts: &[PRELUDE, LinearArgs::WGSL, ARGS, LINEAR, CHUNKS, $($more,)* FOURS[0], include_str!($file)],
             },
             WgslSource {
                 name: $names[1],
-                parts: &[PRELUDE, ARGS, LINEAR, CHUNKS, $($more,)* FOURS[1], include_str!($file)],
+                parts: &[PRELUDE, LinearArgs::WGSL, ARGS, LINEAR, CHUNKS, $($more,)* FOURS[1], include_str!($file)],
             },
         ]
     };
@@ -46,12 +47,14 @@ static TABLES: [WgslSource; 2] = sources!(["tables", "tables_wide"], "gradients/
 /// By tokens of the chunk, (27), (28).
 static KEYS: [WgslSource; 2] = sources!(["keys", "keys_wide"], "gradients/keys.wgsl");
 /// Sums over a token's values.
-static STRENGTHS: WgslSource =
-    WgslSource { name: "strengths", parts: &[PRELUDE, ARGS, LINEAR, include_str!("gradients/strengths.wgsl")] };
+static STRENGTHS: WgslSource = WgslSource {
+    name: "strengths",
+    parts: &[PRELUDE, LinearArgs::WGSL, ARGS, LINEAR, include_str!("gradients/strengths.wgsl")],
+};
 /// Gradients of gates.
 static GATES: WgslSource = WgslSource {
     name: "gates",
-    parts: &[PRELUDE, ARGS, LINEAR, CHUNKS, GATE_GRADIENTS, include_str!("gradients/gates.wgsl")],
+    parts: &[PRELUDE, LinearArgs::WGSL, ARGS, LINEAR, CHUNKS, GATE_GRADIENTS, include_str!("gradients/gates.wgsl")],
 };
 
 /// Kernels of both widths.

@@ -5,6 +5,7 @@ use crate::{
     Wgpu,
     error::unsupported,
     launch::{Binding, Kernel, WgslSource},
+    parameters::parameters,
 };
 use hecate_core::{Checkpoints, DType, Dims, Read, Result, Tensor, families::LinearSpec};
 
@@ -14,61 +15,61 @@ pub(super) const CHUNK: usize = Checkpoints::INTERVAL;
 /// What a kernel is compiled for of a rule without momentum, and of one with it.
 pub(super) const MOMENTUM: [&[(&str, u32)]; 2] = [&[("MOMENTUM", 0)], &[("MOMENTUM", 1)]];
 
-/// `struct LinearArgs` of `linear.wgsl`.
-#[derive(Clone, Copy, Debug, Default, bytemuck::NoUninit)]
-#[repr(C)]
-pub(super) struct LinearArgs {
-    /// Tokens of every sequence, where all are alike.
-    pub(super) tokens: u32,
-    /// Kept states of every sequence, where all are alike.
-    pub(super) kept: u32,
-    /// `H`.
-    pub(super) heads: u32,
-    /// `N`.
-    pub(super) sequences: u32,
-    /// `K`.
-    pub(super) key: u32,
-    /// `V`.
-    pub(super) value: u32,
-    /// `G`; 0 where the rule is not frozen.
-    pub(super) frozen: u32,
-    /// Tokens from which kept states are counted.
-    pub(super) period: u32,
-    /// How `r` follows from the gates.
-    pub(super) erase: u32,
-    /// 1 where a token reads before its write.
-    pub(super) before: u32,
-    /// 1 where sequences differ in length.
-    pub(super) differ: u32,
-    /// Segments of the longest sequence.
-    pub(super) segments: u32,
-    /// Where the table of sequences begins in `work`.
-    pub(super) starts: u32,
-    /// Where `M [N,H,K,V]` begins in `work`.
-    pub(super) m: u32,
-    /// Where `S [N,H,K,V]` begins in `work`.
-    pub(super) s: u32,
-    /// First chunk of those at work.
-    pub(super) first: u32,
-    /// Invocations or, for scans, workgroups that have work.
-    pub(super) count: u32,
-    /// Rows times `H`.
-    pub(super) scalars: u32,
-    /// Elements of all `M`.
-    pub(super) states: u32,
-    /// Length of the rows of a product.
-    pub(super) width: u32,
-    /// Which square or product is made.
-    pub(super) slot: u32,
-    /// 0 for `M`, 1 for `S` in a kept state.
-    pub(super) offset: u32,
-    /// 1 for the first state of the period.
-    pub(super) lagging: u32,
-    /// 1 where a scan writes states along the way.
-    pub(super) keep: u32,
-    /// 2 with an `S`, else 1.
-    pub(super) matrices: u32,
-    pub(super) unused: [u32; 3],
+parameters! {
+    /// `struct LinearArgs` of `linear.wgsl`.
+    #[derive(Default)]
+    pub(super) struct LinearArgs {
+        /// Tokens of every sequence, where all are alike.
+        pub(super) tokens: u32,
+        /// Kept states of every sequence, where all are alike.
+        pub(super) kept: u32,
+        /// `H`.
+        pub(super) heads: u32,
+        /// `N`.
+        pub(super) sequences: u32,
+        /// `K`.
+        pub(super) key: u32,
+        /// `V`.
+        pub(super) value: u32,
+        /// `G`; 0 where the rule is not frozen.
+        pub(super) frozen: u32,
+        /// Tokens from which kept states are counted.
+        pub(super) period: u32,
+        /// How `r` follows from the gates.
+        pub(super) erase: u32,
+        /// 1 where a token reads before its write.
+        pub(super) before: u32,
+        /// 1 where sequences differ in length.
+        pub(super) differ: u32,
+        /// Segments of the longest sequence.
+        pub(super) segments: u32,
+        /// Where the table of sequences begins in `work`.
+        pub(super) starts: u32,
+        /// Where `M [N,H,K,V]` begins in `work`.
+        pub(super) m: u32,
+        /// Where `S [N,H,K,V]` begins in `work`.
+        pub(super) s: u32,
+        /// First chunk of those at work.
+        pub(super) first: u32,
+        /// Invocations or, for scans, workgroups that have work.
+        pub(super) count: u32,
+        /// Rows times `H`.
+        pub(super) scalars: u32,
+        /// Elements of all `M`.
+        pub(super) states: u32,
+        /// Length of the rows of a product.
+        pub(super) width: u32,
+        /// Which square or product is made.
+        pub(super) slot: u32,
+        /// 0 for `M`, 1 for `S` in a kept state.
+        pub(super) offset: u32,
+        /// 1 for the first state of the period.
+        pub(super) lagging: u32,
+        /// 1 where a scan writes states along the way.
+        pub(super) keep: u32,
+        /// 2 with an `S`, else 1.
+        pub(super) matrices: u32,
+    }
 }
 
 /// A call as the kernels see it.

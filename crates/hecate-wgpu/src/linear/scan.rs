@@ -1,12 +1,16 @@
 //! Token by token: forward, and backward as far as values, what is written, and the memory's gradient go.
 
-use super::{layout::Layout, shape::Shape};
+use super::{
+    layout::{Layout, LinearArgs},
+    shape::Shape,
+};
 use crate::{
     Wgpu,
     launch::{
         Binding::{Read, Write},
         Kernel, PRELUDE, WgslSource,
     },
+    parameters::Parameters,
     stored::{BF16, BITS, F16, F32, IEEE, STORE_F16, STORE_F32, Stored},
 };
 use hecate_core::{
@@ -38,7 +42,8 @@ const ROWS_16: &str = include_str!("rows_16.wgsl");
 const ROWS_32: &str = include_str!("rows_32.wgsl");
 
 /// Scalars, table and states of a pass: an invocation makes one of each.
-static BEGIN: WgslSource = WgslSource { name: "begin", parts: &[PRELUDE, ARGS, include_str!("begin.wgsl")] };
+static BEGIN: WgslSource =
+    WgslSource { name: "begin", parts: &[PRELUDE, LinearArgs::WGSL, ARGS, include_str!("begin.wgsl")] };
 
 /// A kernel for every [shape](Shape) of a workgroup: what comes before the shape's texts, and after them.
 macro_rules! shapes {
@@ -63,38 +68,49 @@ fn of_shape(shape: &Shape) -> usize {
 }
 
 /// The scan forward over keys of any length.
-static SCAN: [WgslSource; 4] =
-    shapes!("scan", [F32, STORE_F32, PRELUDE, ARGS, LINEAR, KEYS], [ROWS_WRITE, TILE, WALK, include_str!("scan.wgsl")]);
+static SCAN: [WgslSource; 4] = shapes!(
+    "scan",
+    [F32, STORE_F32, PRELUDE, LinearArgs::WGSL, ARGS, LINEAR, KEYS],
+    [ROWS_WRITE, TILE, WALK, include_str!("scan.wgsl")]
+);
 /// Over keys of a multiple of four elements, by the type of what it reads.
 static SCAN_WIDE: [[WgslSource; 4]; 3] = [
     shapes!(
         "scan_wide",
-        [F32, STORE_F32, PRELUDE, ARGS, LINEAR, KEYS_WIDE],
+        [F32, STORE_F32, PRELUDE, LinearArgs::WGSL, ARGS, LINEAR, KEYS_WIDE],
         [ROWS_WRITE, TILE, WALK, include_str!("scan.wgsl")]
     ),
     shapes!(
         "scan_wide_bf16",
-        [BF16, STORE_F32, PRELUDE, ARGS, LINEAR, KEYS_WIDE],
+        [BF16, STORE_F32, PRELUDE, LinearArgs::WGSL, ARGS, LINEAR, KEYS_WIDE],
         [ROWS_WRITE, TILE, WALK, include_str!("scan.wgsl")]
     ),
     shapes!(
         "scan_wide_f16",
-        [F16, STORE_F16, IEEE, BITS, PRELUDE, ARGS, LINEAR, KEYS_WIDE],
+        [F16, STORE_F16, IEEE, BITS, PRELUDE, LinearArgs::WGSL, ARGS, LINEAR, KEYS_WIDE],
         [ROWS_WRITE, TILE, WALK, include_str!("scan.wgsl")]
     ),
 ];
 
 /// Backward, all is of 32-bit floats: over keys of any length, and of a multiple of four elements.
 static RECOMPUTE: [[WgslSource; 4]; 2] = [
-    shapes!("recompute", [PRELUDE, ARGS, LINEAR, KEYS], [TILE, include_str!("recompute.wgsl")]),
-    shapes!("recompute_wide", [F32, PRELUDE, ARGS, LINEAR, KEYS_WIDE], [TILE, include_str!("recompute.wgsl")]),
+    shapes!("recompute", [PRELUDE, LinearArgs::WGSL, ARGS, LINEAR, KEYS], [TILE, include_str!("recompute.wgsl")]),
+    shapes!(
+        "recompute_wide",
+        [F32, PRELUDE, LinearArgs::WGSL, ARGS, LINEAR, KEYS_WIDE],
+        [TILE, include_str!("recompute.wgsl")]
+    ),
 ];
 /// The gradient of the memory, from the last token to the first.
 static REVERSE: [[WgslSource; 4]; 2] = [
-    shapes!("reverse", [PRELUDE, ARGS, LINEAR, KEYS], [ROWS_WRITE, TILE, WALK, include_str!("reverse.wgsl")]),
+    shapes!(
+        "reverse",
+        [PRELUDE, LinearArgs::WGSL, ARGS, LINEAR, KEYS],
+        [ROWS_WRITE, TILE, WALK, include_str!("reverse.wgsl")]
+    ),
     shapes!(
         "reverse_wide",
-        [F32, PRELUDE, ARGS, LINEAR, KEYS_WIDE],
+        [F32, PRELUDE, LinearArgs::WGSL, ARGS, LINEAR, KEYS_WIDE],
         [ROWS_WRITE, TILE, WALK, include_str!("reverse.wgsl")]
     ),
 ];

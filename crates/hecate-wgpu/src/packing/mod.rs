@@ -3,15 +3,16 @@
 use crate::{
     Wgpu,
     launch::{Binding, Kernel, WgslSource},
+    parameters::{Parameters, array, parameters, vec4},
 };
 use hecate_core::{DType, Result, Shape, Tensor};
 
 /// Seven arrays into one.
 static PACK: WgslSource =
-    WgslSource { name: "pack", parts: &[include_str!("packing.wgsl"), include_str!("pack.wgsl")] };
+    WgslSource { name: "pack", parts: &[PackingArgs::WGSL, include_str!("packing.wgsl"), include_str!("pack.wgsl")] };
 /// One array into seven.
 static SPLIT: WgslSource =
-    WgslSource { name: "split", parts: &[include_str!("packing.wgsl"), include_str!("split.wgsl")] };
+    WgslSource { name: "split", parts: &[PackingArgs::WGSL, include_str!("packing.wgsl"), include_str!("split.wgsl")] };
 
 const PACKING: Kernel<'static> = Kernel { source: &PACK, entry: "pack", constants: &[] };
 const SPLITTING: Kernel<'static> = Kernel { source: &SPLIT, entry: "split", constants: &[] };
@@ -25,22 +26,22 @@ const TOGETHER: usize = 7;
 /// Words that an invocation copies, as long as there are workgroups left.
 const EACH: usize = 4;
 
-/// Twin of `packing.wgsl`'s structure of this name.
-#[derive(Clone, Copy, bytemuck::NoUninit)]
-#[repr(C)]
-struct PackingArgs {
-    /// Words of each array.
-    counts: [u32; TOGETHER + 1],
-    /// Where each begins in the whole.
-    offsets: [u32; TOGETHER + 1],
+parameters! {
+    /// How arrays lie in the one, by array; the last number of each is not used.
+    struct PackingArgs {
+        /// Words of each array.
+        counts: array<vec4<u32>, 2>,
+        /// Where each begins in the whole.
+        offsets: array<vec4<u32>, 2>,
+    }
 }
 
 /// How some arrays lie in the one, and the workgroups that copy them.
 fn plan(counts: &[usize], first: usize) -> (PackingArgs, (usize, usize, usize)) {
-    let mut args = PackingArgs { counts: [0; TOGETHER + 1], offsets: [0; TOGETHER + 1] };
+    let mut args = PackingArgs { counts: [[0; 4]; 2], offsets: [[0; 4]; 2] };
     let mut offset = first;
     for (i, &count) in counts.iter().enumerate() {
-        (args.counts[i], args.offsets[i]) = (count as u32, offset as u32);
+        (args.counts[i / 4][i % 4], args.offsets[i / 4][i % 4]) = (count as u32, offset as u32);
         offset += count;
     }
     // Enough workgroups for the longest array, and no more than 4096.

@@ -1,11 +1,6 @@
 // Up to seven arrays into one, and one into seven: words, whatever they are.
 
-struct PackingArgs {
-    // By array: words, and where they stand in the one; the last number of each is not used.
-    counts: array<vec4<u32>, 2>,
-    offsets: array<vec4<u32>, 2>,
-}
-
+// Defined in `mod.rs`.
 @group(0) @binding(0) var<uniform> args: PackingArgs;
 
 // Words of array `i`.

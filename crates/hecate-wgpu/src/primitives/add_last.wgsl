@@ -1,14 +1,7 @@
 // The way back of the last rows of each sequence. Their gradients go on top of those of the rows. These are the cache's
 // before those of the tokens [N kept + rows, width].
 
-struct LastRowsArgs {
-    // Elements of the last rows, rows of a sequence in them, elements of a row, and rows in front of the tokens'.
-    count: u32,
-    kept: u32,
-    width: u32,
-    tokens_at: u32,
-}
-
+// Defined in `sequences.rs`.
 @group(0) @binding(0) var<uniform> args: LastRowsArgs;
 // First row of every sequence, and the end.
 @group(0) @binding(1) var<storage, read> starts: array<u32>;

@@ -16,6 +16,7 @@ use crate::{
     Wgpu,
     error::unsupported,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
+    parameters::{Parameters, parameters},
 };
 use hecate_core::{
     Checked, DType, Result, Tensor,
@@ -35,24 +36,32 @@ pub(crate) const ROWS: [&str; 2] = [include_str!("attention_rows.wgsl"), include
 const FORWARDS: [WgslSource; 2] = {
     const FORWARD: &str = include_str!("attention_forward.wgsl");
     [
-        WgslSource { name: "attention_forward", parts: &[PRELUDE, TEXT, ROWS[0], FORWARD] },
-        WgslSource { name: "attention_forward_subgroups", parts: &[PRELUDE, TEXT, ROWS[1], FORWARD] },
+        WgslSource { name: "attention_forward", parts: &[PRELUDE, AttentionArgs::WGSL, TEXT, ROWS[0], FORWARD] },
+        WgslSource {
+            name: "attention_forward_subgroups",
+            parts: &[PRELUDE, AttentionArgs::WGSL, TEXT, ROWS[1], FORWARD],
+        },
     ]
 };
 /// `dq`, where sums over a row of keys are needed again.
 const QUERIES: [WgslSource; 2] = {
     const QUERIES: &str = include_str!("attention_queries.wgsl");
     [
-        WgslSource { name: "attention_queries", parts: &[PRELUDE, TEXT, ROWS[0], BACK, QUERIES] },
-        WgslSource { name: "attention_queries_subgroups", parts: &[PRELUDE, TEXT, ROWS[1], BACK, QUERIES] },
+        WgslSource { name: "attention_queries", parts: &[PRELUDE, AttentionArgs::WGSL, TEXT, ROWS[0], BACK, QUERIES] },
+        WgslSource {
+            name: "attention_queries_subgroups",
+            parts: &[PRELUDE, AttentionArgs::WGSL, TEXT, ROWS[1], BACK, QUERIES],
+        },
     ]
 };
 /// `dk` and `dv`: rows of queries are passed, and no sums over keys are needed.
-const KEYS: WgslSource =
-    WgslSource { name: "attention_keys", parts: &[PRELUDE, TEXT, ROWS[0], BACK, include_str!("attention_keys.wgsl")] };
+const KEYS: WgslSource = WgslSource {
+    name: "attention_keys",
+    parts: &[PRELUDE, AttentionArgs::WGSL, TEXT, ROWS[0], BACK, include_str!("attention_keys.wgsl")],
+};
 /// Results of parts of the keys put together by their log-sums.
 const PARTS_OF_KEYS: WgslSource =
-    WgslSource { name: "attention_parts", parts: &[PRELUDE, include_str!("attention_parts.wgsl")] };
+    WgslSource { name: "attention_parts", parts: &[PRELUDE, PartsArgs::WGSL, include_str!("attention_parts.wgsl")] };
 
 /// `y` and `lse`: a workgroup owns 32 queries and 64 columns.
 const fn results(rows: Rows) -> Kernel<'static> {
@@ -135,53 +144,52 @@ const WORKGROUPS: usize = 128;
 /// Fewest keys in a part: combining parts must cost little beside making them.
 const PART_KEYS: usize = 8 * TILE;
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct AttentionArgs {
-    /// `Hq`.
-    query_heads: u32,
-    /// `Hkv`.
-    heads: u32,
-    /// `d`.
-    key: u32,
-    /// `dv`.
-    value: u32,
-    /// `Np`: keys that every token sees.
-    prefix: u32,
-    /// Tokens of the cache of a sequence.
-    kept: u32,
-    /// Row of the first token's key; prefix and cache come before it.
-    tokens_at: u32,
-    /// Place of the cache's flags, after all keys.
-    valid_at: u32,
-    /// 1 where there is a cache.
-    cached: u32,
-    /// Factor of `q·k`.
-    scale: f32,
-    /// Slabs of 64 columns of a result.
-    slabs: u32,
-    /// Units of a job of the prefix's gradients.
-    part_units: u32,
-    /// Workgroups in all.
-    groups: u32,
-    /// Keys of a part of them, workgroups of a part, and rows of its results.
-    part_keys: u32,
-    part_groups: u32,
-    part_rows: u32,
+parameters! {
+    /// Sizes and offsets of a call.
+    struct AttentionArgs {
+        /// `Hq`.
+        query_heads: u32,
+        /// `Hkv`.
+        heads: u32,
+        /// `d`.
+        key: u32,
+        /// `dv`.
+        value: u32,
+        /// `Np`: keys that every token sees.
+        prefix: i32,
+        /// Tokens of the cache of a sequence.
+        kept: i32,
+        /// Row of the first token's key; prefix and cache come before it.
+        tokens_at: u32,
+        /// Place of the cache's flags, after all keys.
+        valid_at: u32,
+        /// 1 where there is a cache.
+        cached: u32,
+        /// Factor of `q·k`.
+        scale: f32,
+        /// Slabs of 64 columns of a result.
+        slabs: u32,
+        /// Units of a job of the prefix's gradients.
+        part_units: i32,
+        /// Workgroups in all.
+        groups: u32,
+        /// Keys of a part of them, workgroups of a part, and rows of its results.
+        part_keys: i32,
+        part_groups: u32,
+        part_rows: u32,
+    }
 }
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct PartsArgs {
-    /// Rows of results.
-    rows: u32,
-    /// Elements of a row.
-    width: u32,
-    /// Parts.
-    number: u32,
-    unused: u32,
+parameters! {
+    /// What joins parts of the keys.
+    struct PartsArgs {
+        /// Rows of results.
+        rows: u32,
+        /// Elements of a row.
+        width: u32,
+        /// Parts.
+        number: u32,
+    }
 }
 
 /// What is common to the kernels of a call.
@@ -294,16 +302,16 @@ impl<'a> AttentionCall<'a> {
             heads: dims.heads as u32,
             key: dims.key as u32,
             value: dims.value as u32,
-            prefix: dims.prefix as u32,
-            kept: self.kept as u32,
+            prefix: dims.prefix as i32,
+            kept: self.kept as i32,
             tokens_at: rows as u32,
             valid_at: ((rows + dims.sequences.rows()) * dims.heads * dims.key) as u32,
             cached: u32::from(self.cached > 0),
             scale: dims.options.scale,
             slabs: slabs as u32,
-            part_units: share.part_units as u32,
+            part_units: share.part_units as i32,
             groups: (groups * share.parts) as u32,
-            part_keys: part_keys as u32,
+            part_keys: part_keys as i32,
             part_groups: groups as u32,
             part_rows: (dims.sequences.rows() * dims.query_heads) as u32,
         };
@@ -348,7 +356,7 @@ impl<'a> AttentionCall<'a> {
         let y = self.device.empty([batch, tokens, heads, width], DType::F32)?;
         let lse = self.device.empty([batch, tokens, heads], DType::F32)?;
         let rows = lse.shape().count();
-        let args = PartsArgs { rows: rows as u32, width: width as u32, number: parts as u32, unused: 0 };
+        let args = PartsArgs { rows: rows as u32, width: width as u32, number: parts as u32 };
         let arrays = [Binding::Read(part_y), Binding::Read(part_lse), Binding::Write(&y), Binding::Write(&lse)];
         self.device.launch(&JOIN, ((rows * width).div_ceil(64), 1, 1), &args, &arrays)?;
         Ok(AttentionOutputs { y, lse })

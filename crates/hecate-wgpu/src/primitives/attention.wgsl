@@ -8,28 +8,6 @@
 // Keys and values come as one array each: the prefix, then the cache of every sequence, then the tokens. After the keys
 // stands, in f32, which places of the cache count.
 
-struct AttentionArgs {
-    query_heads: u32,
-    heads: u32,
-    key: u32,
-    value: u32,
-    prefix: i32,
-    kept: i32,
-    // Rows of keys in front of the cache's is `prefix`; in front of the tokens', and elements in front of `valid`.
-    tokens_at: u32,
-    valid_at: u32,
-    cached: u32,
-    scale: f32,
-    // Columns of workgroups, units of a job where it is a run of them, and workgroups.
-    slabs: u32,
-    part_units: i32,
-    groups: u32,
-    // Where the keys are shared out to parts: keys of a part, its workgroups, its rows of results.
-    part_keys: i32,
-    part_groups: u32,
-    part_rows: u32,
-}
-
 // Sizes and offsets of the call: `AttentionArgs` of `attention.rs`.
 @group(0) @binding(0) var<uniform> args: AttentionArgs;
 // Four words a job.

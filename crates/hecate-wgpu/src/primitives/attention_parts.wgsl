@@ -1,15 +1,7 @@
 // The results of parts of the keys put together: with w_p = exp(lse_p - top), y = sum of w_p y_p / sum of w_p and
 // lse = top + log(sum of w_p), in the order of the parts.
 
-struct PartsArgs {
-    // Rows of results, and elements of a row.
-    rows: u32,
-    width: u32,
-    // Parts.
-    number: u32,
-    unused: u32,
-}
-
+// Defined in `attention.rs`.
 @group(0) @binding(0) var<uniform> args: PartsArgs;
 // [number, rows, width]
 @group(0) @binding(1) var<storage, read> part_y: array<f32>;

@@ -7,6 +7,7 @@ use super::{
 use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
+    parameters::{Parameters, parameters},
 };
 use hecate_core::{
     Checked, DType, Result, Tensor,
@@ -17,10 +18,10 @@ use hecate_core::{
 const TEXT: &str = include_str!("conv.wgsl");
 /// What reads rows of tokens before the one at hand.
 const FORWARD: WgslSource =
-    WgslSource { name: "conv_forward", parts: &[PRELUDE, TEXT, include_str!("conv_forward.wgsl")] };
+    WgslSource { name: "conv_forward", parts: &[PRELUDE, ConvArgs::WGSL, TEXT, include_str!("conv_forward.wgsl")] };
 /// What reads gradients of rows after it.
 const BACKWARD: WgslSource =
-    WgslSource { name: "conv_backward", parts: &[PRELUDE, TEXT, include_str!("conv_backward.wgsl")] };
+    WgslSource { name: "conv_backward", parts: &[PRELUDE, ConvArgs::WGSL, TEXT, include_str!("conv_backward.wgsl")] };
 
 /// `y [rows,D]`: an invocation makes a channel of 8 rows.
 const RESULTS: Kernel<'static> = Kernel { source: &FORWARD, entry: "conv_forward", constants: &[] };
@@ -42,26 +43,26 @@ const ROWS_PER_INVOCATION: usize = 8;
 /// Fewest rows, and most parts, that the gradient of the weights is first summed over.
 const PARTS: [usize; 2] = [64, 256];
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct ConvArgs {
-    /// Rows of tokens of all sequences.
-    rows: u32,
-    /// `D`.
-    channels: u32,
-    /// `N`.
-    sequences: u32,
-    /// `W`, the taps.
-    width: u32,
-    /// Rows of a part of the weights' gradient.
-    part_rows: u32,
-    /// 1 where the final state has a gradient.
-    dfinal: u32,
-    /// Invocations that have work.
-    count: u32,
-    /// 1 where SiLU follows the sums.
-    silu: u32,
+parameters! {
+    /// What the kernels of a convolution are told.
+    struct ConvArgs {
+        /// Rows of tokens of all sequences.
+        rows: u32,
+        /// `D`.
+        channels: u32,
+        /// `N`.
+        sequences: u32,
+        /// `W`, the taps.
+        width: u32,
+        /// Rows of a part of the weights' gradient.
+        part_rows: u32,
+        /// 1 where the final state has a gradient.
+        dfinal: u32,
+        /// Invocations that have work.
+        count: u32,
+        /// 1 where SiLU follows the sums.
+        silu: u32,
+    }
 }
 
 /// Arrays that the kernels of a call have in common, in 32 bits.

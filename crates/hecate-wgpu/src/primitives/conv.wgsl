@@ -1,24 +1,7 @@
 // Short causal convolution, each channel by itself. In every sequence, rows 0..W-1 are the state's, then come the
 // tokens: u[t, d] = sum over j of weight[d, j] row[t + j, d]. y is u, or SiLU of it.
 
-struct ConvArgs {
-    // Rows of tokens.
-    rows: u32,
-    // D.
-    channels: u32,
-    // N.
-    sequences: u32,
-    // W
-    width: u32,
-    // Rows of a part of the gradient of the weights, and whether there is a gradient of the final state.
-    part_rows: u32,
-    dfinal: u32,
-    // Invocations that have work.
-    count: u32,
-    // 1 where SiLU follows the sums.
-    silu: u32,
-}
-
+// Defined in `conv.rs`.
 @group(0) @binding(0) var<uniform> args: ConvArgs;
 // First row of every sequence, and the end.
 @group(0) @binding(1) var<storage, read> starts: array<u32>;

@@ -4,6 +4,7 @@ use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
     memory::groups,
+    parameters::{Parameters, parameters, vec2},
 };
 use hecate_core::{
     Checked, DType, Result, Tensor,
@@ -11,7 +12,8 @@ use hecate_core::{
 };
 
 /// One file: an invocation makes one element.
-const SOURCE: WgslSource = WgslSource { name: "elementwise", parts: &[PRELUDE, include_str!("elementwise.wgsl")] };
+const SOURCE: WgslSource =
+    WgslSource { name: "elementwise", parts: &[PRELUDE, ElementwiseArgs::WGSL, include_str!("elementwise.wgsl")] };
 
 /// `MAP` and `COMBINE`.
 type Constants = [(&'static str, u32); 2];
@@ -66,28 +68,26 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
     kernel("dropout", &CONSTANTS[0]),
 ];
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C)]
-struct ElementwiseArgs {
-    /// Elements.
-    count: u32,
-    /// Elements of the array that serves every row.
-    width: u32,
-    /// Of `scale`, and of what `dropout` leaves.
-    factor: f32,
-    /// Of `dropout`: a [`DropMask`].
-    dropped: u32,
-    /// Of `dropout`: the mask's random key, 64 bits in two words.
-    key: [u32; 2],
-    /// Structures have multiples of 16 bytes.
-    unused: [u32; 2],
+parameters! {
+    /// What kernels that go element by element are told.
+    struct ElementwiseArgs {
+        /// Elements.
+        count: u32,
+        /// Elements of the array that serves every row.
+        width: u32,
+        /// Of `scale`, and of what `dropout` leaves.
+        factor: f32,
+        /// Of `dropout`: a [`DropMask`].
+        dropped: u32,
+        /// Of `dropout`: the mask's random key, 64 bits in two words.
+        key: vec2<u32>,
+    }
 }
 
 impl ElementwiseArgs {
     /// Arrays of one shape: the second serves one row of all elements.
     fn new(count: usize) -> Self {
-        Self { count: count as u32, width: count as u32, factor: 1.0, dropped: 0, key: [0; 2], unused: [0; 2] }
+        Self { count: count as u32, width: count as u32, factor: 1.0, dropped: 0, key: [0; 2] }
     }
 }
 

@@ -14,21 +14,7 @@ const PRODUCT: u32 = 1u;
 const DIFFERENCE: u32 = 2u;
 const QUOTIENT: u32 = 3u;
 
-struct ElementwiseArgs {
-    // Elements of y.
-    count: u32,
-    // Elements of the array that serves every row.
-    width: u32,
-    // Of `scale`, and of what `dropout` leaves.
-    factor: f32,
-    // Of `dropout`: words under it are dropped, and the key of the words.
-    dropped: u32,
-    key_low: u32,
-    key_high: u32,
-    unused_low: u32,
-    unused_high: u32,
-}
-
+// Defined in `elementwise.rs`.
 @group(0) @binding(0) var<uniform> args: ElementwiseArgs;
 // [count]; every array has as many elements, but for b of `combine` and `biased`.
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
@@ -176,7 +162,7 @@ fn scale(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
 
 // Two random words of the key and a block's number: Threefry-2x32 with 20 rounds, as `DropMask` of `hecate-core`.
 fn threefry(block: u32) -> vec2<u32> {
-    var keys = array<u32, 3>(args.key_low, args.key_high, 0x1BD11BDAu ^ args.key_low ^ args.key_high);
+    var keys = array<u32, 3>(args.key.x, args.key.y, 0x1BD11BDAu ^ args.key.x ^ args.key.y);
     var rotations = array<u32, 8>(13u, 15u, 26u, 6u, 17u, 29u, 16u, 24u);
     var x = block + keys[0];
     // Arrays here have fewer than 2^32 elements: a counter's upper word is 0.

@@ -3,25 +3,35 @@
 use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
+    parameters::{Parameters, parameters},
 };
 use hecate_core::{Checked, DType, Result, Tensor, primitives::Embedding};
 
 /// What the three kernels of the sort share.
 const SORT: &str = include_str!("embedding_sort.wgsl");
 /// Rows by id, without a sort.
-const GATHER: WgslSource = WgslSource { name: "embedding", parts: &[PRELUDE, include_str!("embedding.wgsl")] };
+const GATHER: WgslSource =
+    WgslSource { name: "embedding", parts: &[PRELUDE, GatherArgs::WGSL, include_str!("embedding.wgsl")] };
 /// A radix sort has three kernels a digit: digits are counted first.
-const COUNTS: WgslSource =
-    WgslSource { name: "embedding_counts", parts: &[PRELUDE, SORT, include_str!("embedding_counts.wgsl")] };
+const COUNTS: WgslSource = WgslSource {
+    name: "embedding_counts",
+    parts: &[PRELUDE, SortPassArgs::WGSL, SORT, include_str!("embedding_counts.wgsl")],
+};
 /// Then counts become places.
-const STARTS: WgslSource =
-    WgslSource { name: "embedding_starts", parts: &[PRELUDE, SORT, include_str!("embedding_starts.wgsl")] };
+const STARTS: WgslSource = WgslSource {
+    name: "embedding_starts",
+    parts: &[PRELUDE, SortPassArgs::WGSL, SORT, include_str!("embedding_starts.wgsl")],
+};
 /// Then keys and positions move there.
-const PLACES: WgslSource =
-    WgslSource { name: "embedding_places", parts: &[PRELUDE, SORT, include_str!("embedding_places.wgsl")] };
+const PLACES: WgslSource = WgslSource {
+    name: "embedding_places",
+    parts: &[PRELUDE, SortPassArgs::WGSL, SORT, include_str!("embedding_places.wgsl")],
+};
 /// Sums of rows with one id, which the sort has put side by side.
-const BACKWARD: WgslSource =
-    WgslSource { name: "embedding_backward", parts: &[PRELUDE, include_str!("embedding_backward.wgsl")] };
+const BACKWARD: WgslSource = WgslSource {
+    name: "embedding_backward",
+    parts: &[PRELUDE, GatherBackwardArgs::WGSL, include_str!("embedding_backward.wgsl")],
+};
 
 /// `y [count,D]`: an invocation copies one element.
 const ROWS: Kernel<'static> = Kernel { source: &GATHER, entry: "gather", constants: &[] };
@@ -53,46 +63,46 @@ const BITS: u32 = 8;
 /// Columns that a workgroup adds up.
 const COLUMNS: usize = 16;
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct GatherArgs {
-    /// Ids.
-    count: u32,
-    /// `D`.
-    width: u32,
-    /// `V`.
-    vocabulary: u32,
-    /// What an id of `V` or more gives: NaN.
-    missing: f32,
+parameters! {
+    /// What the copy of rows is told.
+    struct GatherArgs {
+        /// Ids.
+        count: u32,
+        /// `D`.
+        width: u32,
+        /// `V`.
+        vocabulary: u32,
+        /// What an id of `V` or more gives: NaN.
+        missing: f32,
+    }
 }
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct SortPassArgs {
-    /// Positions.
-    count: u32,
-    /// Larger keys count as this one.
-    most: u32,
-    /// Bits under the digit.
-    shift: u32,
-    /// Tiles of 256 positions.
-    tiles: u32,
+parameters! {
+    /// What each kernel of a pass of the sort is told.
+    struct SortPassArgs {
+        /// Positions.
+        count: u32,
+        /// Larger keys count as this one.
+        most: u32,
+        /// Bits under the digit.
+        shift: u32,
+        /// Tiles of 256 positions.
+        tiles: u32,
+    }
 }
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct GatherBackwardArgs {
-    /// Positions.
-    count: u32,
-    /// `D`.
-    width: u32,
-    /// `V`.
-    vocabulary: u32,
-    /// Workgroups side by side, 16 columns each.
-    across: u32,
+parameters! {
+    /// What the sums of gradients are told.
+    struct GatherBackwardArgs {
+        /// Positions.
+        count: u32,
+        /// `D`.
+        width: u32,
+        /// `V`.
+        vocabulary: u32,
+        /// Workgroups side by side, 16 columns each.
+        across: u32,
+    }
 }
 
 impl Embedding for Wgpu {

@@ -1,16 +1,6 @@
 // Rows of a table by number.
 
-struct GatherArgs {
-    // Ids.
-    count: u32,
-    // D.
-    width: u32,
-    // V.
-    vocabulary: u32,
-    // What an id gives that the table does not have.
-    missing: f32,
-}
-
+// Defined in `embedding.rs`.
 @group(0) @binding(0) var<uniform> args: GatherArgs;
 // [count]
 @group(0) @binding(1) var<storage, read> ids: array<u32>;

@@ -1,16 +1,6 @@
 // The gradient of a table: every row is added up by one workgroup, in the order of positions.
 
-struct GatherBackwardArgs {
-    // Positions.
-    count: u32,
-    // D.
-    width: u32,
-    // V.
-    vocabulary: u32,
-    // Columns of workgroups.
-    across: u32,
-}
-
+// Defined in `embedding.rs`.
 @group(0) @binding(0) var<uniform> args: GatherBackwardArgs;
 // [count], ascending, and the positions they had
 @group(0) @binding(1) var<storage, read> keys: array<u32>;

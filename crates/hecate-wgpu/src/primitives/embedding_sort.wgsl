@@ -1,17 +1,7 @@
 // Where every id of a vocabulary stands: a stable sort of positions by id, digit by digit of 8 bits. A tile is 256
 // positions, one for each invocation.
 
-struct SortPassArgs {
-    // Positions.
-    count: u32,
-    // Larger keys count as this one.
-    most: u32,
-    // Bits under the digit.
-    shift: u32,
-    // Tiles of 256 positions.
-    tiles: u32,
-}
-
+// Defined in `embedding.rs`.
 @group(0) @binding(0) var<uniform> args: SortPassArgs;
 // [count]
 @group(0) @binding(1) var<storage, read> keys: array<u32>;

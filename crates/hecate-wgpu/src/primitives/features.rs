@@ -4,6 +4,7 @@ use crate::{
     Wgpu,
     error::unsupported,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
+    parameters::{Parameters, parameters},
 };
 use hecate_core::{
     Checked, DType, Result, Tensor,
@@ -13,11 +14,15 @@ use hecate_core::{
 /// What both directions share.
 const TEXT: &str = include_str!("features.wgsl");
 /// Features of rows.
-const FORWARD: WgslSource =
-    WgslSource { name: "features_forward", parts: &[PRELUDE, TEXT, include_str!("features_forward.wgsl")] };
+const FORWARD: WgslSource = WgslSource {
+    name: "features_forward",
+    parts: &[PRELUDE, FeaturesArgs::WGSL, TEXT, include_str!("features_forward.wgsl")],
+};
 /// The gradient of rows, from that of their features.
-const BACKWARD: WgslSource =
-    WgslSource { name: "features_backward", parts: &[PRELUDE, TEXT, include_str!("features_backward.wgsl")] };
+const BACKWARD: WgslSource = WgslSource {
+    name: "features_backward",
+    parts: &[PRELUDE, FeaturesArgs::WGSL, TEXT, include_str!("features_backward.wgsl")],
+};
 
 /// `y [rows,features]`: a workgroup makes one row.
 const POLY2: Kernel<'static> = Kernel { source: &FORWARD, entry: "poly2", constants: &[] };
@@ -27,23 +32,22 @@ const POLY2_BACKWARD: Kernel<'static> = Kernel { source: &BACKWARD, entry: "poly
 /// Every kernel of both files.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[POLY2, POLY2_BACKWARD];
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct FeaturesArgs {
-    /// Rows in all.
-    rows: u32,
-    /// `D`.
-    width: u32,
-    /// `1 + D + D (D + 1)/2`.
-    features: u32,
-    /// `√c₀`.
-    zeroth: f32,
-    /// `√c₁`.
-    first: f32,
-    /// `√c₂`.
-    second: f32,
-    unused: [u32; 2],
+parameters! {
+    /// What features and their gradient are told.
+    struct FeaturesArgs {
+        /// Rows in all.
+        rows: u32,
+        /// `D`.
+        width: u32,
+        /// `1 + D + D (D + 1)/2`.
+        features: u32,
+        /// `√c₀`.
+        zeroth: f32,
+        /// `√c₁`.
+        first: f32,
+        /// `√c₂`.
+        second: f32,
+    }
 }
 
 impl FeaturesArgs {
@@ -57,7 +61,7 @@ impl FeaturesArgs {
         }
         let [zeroth, first, second] = coefficients.map(f32::sqrt);
         let (rows, width, features) = (rows as u32, width as u32, features as u32);
-        Ok(Self { rows, width, features, zeroth, first, second, unused: [0; 2] })
+        Ok(Self { rows, width, features, zeroth, first, second })
     }
 }
 

@@ -1,19 +1,6 @@
 // Polynomial features of rows; a workgroup for each row of `x [rows, width]`.
 
-struct FeaturesArgs {
-    // Rows in all.
-    rows: u32,
-    // D.
-    width: u32,
-    // Features of a row.
-    features: u32,
-    // Roots of the coefficients.
-    zeroth: f32,
-    first: f32,
-    second: f32,
-    unused: vec2<u32>,
-}
-
+// Defined in `features.rs`.
 @group(0) @binding(0) var<uniform> args: FeaturesArgs;
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 

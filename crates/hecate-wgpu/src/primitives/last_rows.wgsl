@@ -2,14 +2,7 @@
 //
 // Constants: BEFORE, ROWS: 1 where there is an array in front of the tokens, and one of the tokens.
 
-struct LastRowsArgs {
-    // Of the result, and of the rows of a sequence in it and of the elements of a row.
-    count: u32,
-    kept: u32,
-    width: u32,
-    unused: u32,
-}
-
+// Defined in `sequences.rs`.
 @group(0) @binding(0) var<uniform> args: LastRowsArgs;
 // First row of every sequence, and the end.
 @group(0) @binding(1) var<storage, read> starts: array<u32>;

@@ -4,6 +4,7 @@ use super::whole_rows::{BESIDE, CONSTANTS, ROWS, RowArgs, TEXT, WholeRows};
 use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
+    parameters::Parameters,
 };
 use hecate_core::{
     Checked, DType, Result, Tensor,
@@ -16,13 +17,19 @@ const FORWARD: &str = include_str!("layer_norm_forward.wgsl");
 const BACKWARD: &str = include_str!("layer_norm_backward.wgsl");
 /// Of rows as they are, and of sums with a residual.
 static FORWARDS: [WgslSource; 2] = [
-    WgslSource { name: "layer_norm_forward", parts: &[PRELUDE, TEXT, ROWS[0], FORWARD] },
-    WgslSource { name: "add_layer_norm_forward", parts: &[PRELUDE, TEXT, "const ADDED = 7u;", ROWS[1], FORWARD] },
+    WgslSource { name: "layer_norm_forward", parts: &[PRELUDE, RowArgs::WGSL, TEXT, ROWS[0], FORWARD] },
+    WgslSource {
+        name: "add_layer_norm_forward",
+        parts: &[PRELUDE, RowArgs::WGSL, TEXT, "const ADDED = 7u;", ROWS[1], FORWARD],
+    },
 ];
 /// Without and with the gradient of a sum, which is added to `dx`.
 static BACKWARDS: [WgslSource; 2] = [
-    WgslSource { name: "layer_norm_backward", parts: &[PRELUDE, TEXT, BESIDE[0], BACKWARD] },
-    WgslSource { name: "add_layer_norm_backward", parts: &[PRELUDE, TEXT, "const ADDED = 8u;", BESIDE[1], BACKWARD] },
+    WgslSource { name: "layer_norm_backward", parts: &[PRELUDE, RowArgs::WGSL, TEXT, BESIDE[0], BACKWARD] },
+    WgslSource {
+        name: "add_layer_norm_backward",
+        parts: &[PRELUDE, RowArgs::WGSL, TEXT, "const ADDED = 8u;", BESIDE[1], BACKWARD],
+    },
 ];
 
 /// `y`, and the mean and the factor of each row; for rows that are short, or long.

@@ -5,13 +5,15 @@ use crate::{
     error::unsupported,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
     memory::groups,
+    parameters::{Parameters, parameters},
 };
 use hecate_core::{
     Checked, DType, Result, Tensor,
     primitives::{Layout, Span},
 };
 
-const SOURCE: WgslSource = WgslSource { name: "layout", parts: &[PRELUDE, include_str!("layout.wgsl")] };
+const SOURCE: WgslSource =
+    WgslSource { name: "layout", parts: &[PRELUDE, LayoutArgs::WGSL, include_str!("layout.wgsl")] };
 
 /// An invocation copies one word.
 const COPY_RUNS: Kernel<'static> = Kernel { source: &SOURCE, entry: "copy_runs", constants: &[] };
@@ -19,23 +21,22 @@ const COPY_RUNS: Kernel<'static> = Kernel { source: &SOURCE, entry: "copy_runs",
 /// Every kernel of the file.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[COPY_RUNS];
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C)]
-struct LayoutArgs {
-    /// Words to be copied.
-    count: u32,
-    /// Words of a run.
-    run: u32,
-    /// Where the first run begins in the origin.
-    origin_start: u32,
-    /// Words from run to run there.
-    origin_stride: u32,
-    /// Where the first run goes to.
-    to_start: u32,
-    /// Words from run to run there.
-    to_stride: u32,
-    unused: [u32; 2],
+parameters! {
+    /// What copies of runs are told.
+    struct LayoutArgs {
+        /// Words to be copied.
+        count: u32,
+        /// Words of a run.
+        run: u32,
+        /// Where the first run begins in the origin.
+        origin_start: u32,
+        /// Words from run to run there.
+        origin_stride: u32,
+        /// Where the first run goes to.
+        to_start: u32,
+        /// Words from run to run there.
+        to_stride: u32,
+    }
 }
 
 impl Layout for Wgpu {
@@ -103,7 +104,6 @@ fn copy(device: &Wgpu, span: Span, whole: &Tensor<Wgpu>, part: &Tensor<Wgpu>, wa
         origin_stride: stride,
         to_start: 0,
         to_stride: run,
-        unused: [0; 2],
     };
     match way {
         Way::Out => {

@@ -1,22 +1,6 @@
 // Copies of runs of words.
 
-struct LayoutArgs {
-    // Words to be copied.
-    count: u32,
-    // Words of a run.
-    run: u32,
-    // Where the first run begins in `origin`.
-    origin_start: u32,
-    // Words from run to run there.
-    origin_stride: u32,
-    // Where the first run begins in `to`.
-    to_start: u32,
-    // Words from run to run there.
-    to_stride: u32,
-    unused0: u32,
-    unused1: u32,
-}
-
+// Defined in `layout.rs`.
 @group(0) @binding(0) var<uniform> args: LayoutArgs;
 // Words of the result.
 @group(0) @binding(1) var<storage, read_write> to: array<u32>;

@@ -4,6 +4,7 @@ use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WORKGROUP, WgslSource},
     memory::groups,
+    parameters::{Parameters, parameters},
 };
 use hecate_core::{
     Checked, DType, Result, Tensor,
@@ -14,8 +15,8 @@ use hecate_core::{
 const TEXT: &str = include_str!("loss.wgsl");
 /// For any adapter, and for one with subgroups.
 static SOURCES: [WgslSource; 2] = [
-    WgslSource { name: "loss", parts: &[PRELUDE, WORKGROUP[0], TEXT] },
-    WgslSource { name: "loss_subgroups", parts: &[PRELUDE, WORKGROUP[1], TEXT] },
+    WgslSource { name: "loss", parts: &[PRELUDE, WORKGROUP[0], LossArgs::WGSL, TEXT] },
+    WgslSource { name: "loss_subgroups", parts: &[PRELUDE, WORKGROUP[1], LossArgs::WGSL, TEXT] },
 ];
 
 /// Every kernel of the file.
@@ -35,18 +36,18 @@ const fn kernel(subgroups: bool, entry: &'static str) -> Kernel<'static> {
     Kernel { source: &SOURCES[subgroups as usize], entry, constants: &[] }
 }
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C)]
-struct LossArgs {
-    /// Rows of logits.
-    rows: u32,
-    /// Columns of a row.
-    width: u32,
-    /// Of the backward.
-    factor: f32,
-    /// Columns that count.
-    classes: u32,
+parameters! {
+    /// What the loss and its gradient are told.
+    struct LossArgs {
+        /// Rows of logits.
+        rows: u32,
+        /// Columns of a row.
+        width: u32,
+        /// Of the backward.
+        factor: f32,
+        /// Columns that count.
+        classes: u32,
+    }
 }
 
 impl LossArgs {

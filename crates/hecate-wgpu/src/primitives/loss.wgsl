@@ -1,16 +1,6 @@
 // Cross-entropy of rows of `logits [rows, width]`, of which the first columns are classes.
 
-struct LossArgs {
-    // Rows of logits.
-    rows: u32,
-    // Columns of a row.
-    width: u32,
-    // Of the backward.
-    factor: f32,
-    // Columns that count.
-    classes: u32,
-}
-
+// Defined in `loss.rs`.
 @group(0) @binding(0) var<uniform> args: LossArgs;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;
 // [rows]

@@ -5,6 +5,7 @@ use crate::{
     Wgpu,
     error::unsupported,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
+    parameters::{Parameters, parameters},
     stored::{self, F16, STORE_F32},
 };
 use hecate_core::{
@@ -12,8 +13,6 @@ use hecate_core::{
     primitives::{HeadProducts, Matmul, MatmulDims, MatmulInputs, Projection, Transpose, add},
 };
 
-/// Its parameters.
-pub(super) const MATMUL_ARGS: &str = include_str!("matmul_args.wgsl");
 /// The kernel itself, whatever its second operand is stored as.
 pub(super) const TILES: &str = include_str!("matmul.wgsl");
 /// How operands are read and brought to workgroup memory.
@@ -24,15 +23,16 @@ const BY_FOURS: &str = include_str!("matmul_quads.wgsl");
 const ONE_BY_ONE: &str = include_str!("matmul_singles.wgsl");
 
 /// For operands of each type.
-static QUADS: [WgslSource; 3] = stored::sources!("matmul_quads", [PRELUDE, BY_FOURS, OPERANDS, MATMUL_ARGS, TILES]);
+static QUADS: [WgslSource; 3] =
+    stored::sources!("matmul_quads", [PRELUDE, BY_FOURS, OPERANDS, MatmulArgs::WGSL, TILES]);
 /// For those of f16 where sums are made of parts, which stay in 32 bits.
 static QUADS_F16_PARTS: WgslSource = WgslSource {
     name: "matmul_quads_f16_parts",
-    parts: &[F16, STORE_F32, PRELUDE, BY_FOURS, OPERANDS, MATMUL_ARGS, TILES],
+    parts: &[F16, STORE_F32, PRELUDE, BY_FOURS, OPERANDS, MatmulArgs::WGSL, TILES],
 };
 /// For operands of 32-bit floats, whatever their rows.
 static SINGLES: WgslSource =
-    WgslSource { name: "matmul_singles", parts: &[STORE_F32, PRELUDE, ONE_BY_ONE, OPERANDS, MATMUL_ARGS, TILES] };
+    WgslSource { name: "matmul_singles", parts: &[STORE_F32, PRELUDE, ONE_BY_ONE, OPERANDS, MatmulArgs::WGSL, TILES] };
 
 /// `SIDE` and `REACH` in the kernel, for tiles of 128, 64 and 32 rows and columns.
 pub(super) const SHAPES: [[u32; 2]; 3] = [[16, 2], [16, 1], [8, 1]];
@@ -80,26 +80,26 @@ const MOST_TERMS: usize = DEPTH * 60_000;
 const GROUPS: [usize; 3] = [264, 528, 2112];
 const PART: [usize; 3] = [256, 128, 64];
 
-/// Twin of the structure of this name in the kernels.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-pub(super) struct MatmulArgs {
-    /// `m`.
-    rows: u32,
-    /// `n`.
-    columns: u32,
-    /// `k`.
-    inner: u32,
-    /// Tiles side by side.
-    across: u32,
-    /// Tiles of one product.
-    tiles: u32,
-    /// Terms of a part of a sum, a multiple of 16.
-    split_depth: u32,
-    /// Parts of a sum (split-K).
-    parts: u32,
-    /// Workgroups in all.
-    pub(super) groups: u32,
+parameters! {
+    /// What a kernel of products is told.
+    pub(super) struct MatmulArgs {
+        /// `m`.
+        rows: u32,
+        /// `n`.
+        columns: u32,
+        /// `k`.
+        inner: u32,
+        /// Tiles side by side.
+        across: u32,
+        /// Tiles of one product.
+        tiles: u32,
+        /// Terms of a part of a sum, a multiple of 16.
+        split_depth: u32,
+        /// Parts of a sum (split-K).
+        parts: u32,
+        /// Workgroups in all.
+        pub(super) groups: u32,
+    }
 }
 
 /// How a product is cut.

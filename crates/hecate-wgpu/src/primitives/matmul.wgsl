@@ -8,6 +8,8 @@
 //
 // A workgroup owns a tile of (4 SIDE REACH) rows and as many columns; an invocation 4 x 4 of it, REACH times each way.
 
+// Defined in `matmul.rs`.
+@group(0) @binding(0) var<uniform> args: MatmulArgs;
 // [parts, batch, rows, columns]
 @group(0) @binding(3) var<storage, read_write> out: array<Output>;
 

@@ -1,11 +1,12 @@
 //! Products of f16 by cooperative matrices: small squares that a subgroup holds and multiplies together, on units of a GPU
 //! that do nothing else. Products of two halves are exact in 32 bits, in which sums are made.
 
-use super::matmul::{MATMUL_ARGS, MatmulTiling};
+use super::matmul::{MatmulArgs, MatmulTiling};
 use crate::{
     Wgpu,
     adapter::CooperativeMatrices,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
+    parameters::Parameters,
 };
 use hecate_core::{
     DType, Result, Tensor,
@@ -24,8 +25,8 @@ pub(crate) const ROLES: [&str; 2] = [
 /// Sides of the matrices, the larger first.
 pub(crate) const SIDES: [u32; 2] = [16, 8];
 static SOURCES: [WgslSource; 2] = [
-    WgslSource { name: "matmul_cooperative_16", parts: &[ROLES[0], PRELUDE, MATMUL_ARGS, TEXT] },
-    WgslSource { name: "matmul_cooperative_8", parts: &[ROLES[1], PRELUDE, MATMUL_ARGS, TEXT] },
+    WgslSource { name: "matmul_cooperative_16", parts: &[ROLES[0], PRELUDE, MatmulArgs::WGSL, TEXT] },
+    WgslSource { name: "matmul_cooperative_8", parts: &[ROLES[1], PRELUDE, MatmulArgs::WGSL, TEXT] },
 ];
 
 /// Matrices along a side of a subgroup's square, the most first.

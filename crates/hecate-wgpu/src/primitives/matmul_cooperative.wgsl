@@ -8,6 +8,8 @@
 //
 // Sizes are multiples: rows and columns of a workgroup's tile, terms of SIDE. So no matrix is cut at an edge.
 
+// Defined in `matmul.rs`.
+@group(0) @binding(0) var<uniform> args: MatmulArgs;
 // [batch, rows, inner] or [batch, inner, rows]; [batch, inner, columns] or [batch, columns, inner].
 @group(0) @binding(1) var<storage, read> a: array<f16>;
 @group(0) @binding(2) var<storage, read> b: array<f16>;

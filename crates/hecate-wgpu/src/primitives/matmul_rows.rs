@@ -3,6 +3,7 @@
 use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, ROUNDS, WORKGROUP, WgslSource},
+    parameters::{Parameters, parameters},
     stored,
 };
 use hecate_core::{DType, Result, Tensor, primitives::MatmulDims};
@@ -14,12 +15,12 @@ const DEEP_TEXT: &str = include_str!("matmul_rows_deep.wgsl");
 
 /// Terms of a column one after another: for any adapter and for one with subgroups, operands of each type.
 static DEEP: [[WgslSource; 3]; 2] = [
-    stored::sources!("matmul_rows_deep", [PRELUDE, WORKGROUP[0], TEXT, DEEP_TEXT]),
-    stored::sources!("matmul_rows_deep_subgroups", [PRELUDE, WORKGROUP[1], TEXT, DEEP_TEXT]),
+    stored::sources!("matmul_rows_deep", [PRELUDE, WORKGROUP[0], MatmulRowsArgs::WGSL, TEXT, DEEP_TEXT]),
+    stored::sources!("matmul_rows_deep_subgroups", [PRELUDE, WORKGROUP[1], MatmulRowsArgs::WGSL, TEXT, DEEP_TEXT]),
 ];
 /// Columns side by side, for operands of each type.
 static FLAT: [WgslSource; 3] =
-    stored::sources!("matmul_rows_flat", [PRELUDE, TEXT, include_str!("matmul_rows_flat.wgsl")]);
+    stored::sources!("matmul_rows_flat", [PRELUDE, MatmulRowsArgs::WGSL, TEXT, include_str!("matmul_rows_flat.wgsl")]);
 
 /// Rows that a kernel keeps sums of; it takes fewer too.
 const ROWS: [usize; 3] = [1, 4, 8];
@@ -60,21 +61,20 @@ const LAST_ROUNDS: usize = 1024;
 /// Fewest elements of a matrix: a smaller one is a few tiles, whose missing rows cost next to nothing.
 const MATRIX: usize = 2048;
 
-/// Twin of the structure of this name in the kernels.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct MatmulRowsArgs {
-    /// `m`.
-    rows: u32,
-    /// `n`.
-    columns: u32,
-    /// `k`.
-    inner: u32,
-    /// Workgroups of one product.
-    across: u32,
-    /// Workgroups in all.
-    groups: u32,
-    unused: [u32; 3],
+parameters! {
+    /// What products of few rows are told.
+    struct MatmulRowsArgs {
+        /// `m`.
+        rows: u32,
+        /// `n`.
+        columns: u32,
+        /// `k`.
+        inner: u32,
+        /// Workgroups of one product.
+        across: u32,
+        /// Workgroups in all.
+        groups: u32,
+    }
 }
 
 /// A product of few rows, `[batch,m,k]` one after another, with matrices.
@@ -135,7 +135,6 @@ impl RowProduct {
             inner: inner as u32,
             across: across as u32,
             groups: groups as u32,
-            unused: [0; 3],
         };
         let variant = ROWS.iter().filter(|&&rows| rows < count).count();
         let kernel = if is_deep {

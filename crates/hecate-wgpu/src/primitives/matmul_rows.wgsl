@@ -2,20 +2,7 @@
 //
 // Constant: ROWS, at least as many as `a` has, whose sums an invocation keeps in registers.
 
-struct MatmulRowsArgs {
-    // m, at most ROWS.
-    rows: u32,
-    // n.
-    columns: u32,
-    // k.
-    inner: u32,
-    // Workgroups of one product, and of all.
-    across: u32,
-    groups: u32,
-    unused: u32,
-    unused_too: vec2<u32>,
-}
-
+// Defined in `matmul_rows.rs`.
 @group(0) @binding(0) var<uniform> args: MatmulRowsArgs;
 // [batch, rows, inner]
 @group(0) @binding(1) var<storage, read> a: array<One>;

@@ -8,6 +8,7 @@ use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
     memory::groups,
+    parameters::{Parameters, parameters},
 };
 use hecate_core::{
     Checked, DType, Result, Tensor,
@@ -22,13 +23,19 @@ const FORWARD: &str = include_str!("norm_forward.wgsl");
 const BACKWARD: &str = include_str!("norm_backward.wgsl");
 /// Of rows as they are, and of sums with a residual.
 static FORWARDS: [WgslSource; 2] = [
-    WgslSource { name: "norm_forward", parts: &[PRELUDE, TEXT, ROWS[0], FORWARD] },
-    WgslSource { name: "add_norm_forward", parts: &[PRELUDE, TEXT, "const ADDED = 6u;", ROWS[1], FORWARD] },
+    WgslSource { name: "norm_forward", parts: &[PRELUDE, NormArgs::WGSL, TEXT, ROWS[0], FORWARD] },
+    WgslSource {
+        name: "add_norm_forward",
+        parts: &[PRELUDE, NormArgs::WGSL, TEXT, "const ADDED = 6u;", ROWS[1], FORWARD],
+    },
 ];
 /// Without and with the gradient of a sum, which is added to `dx`.
 static BACKWARDS: [WgslSource; 2] = [
-    WgslSource { name: "norm_backward", parts: &[PRELUDE, TEXT, BESIDE[0], BACKWARD] },
-    WgslSource { name: "add_norm_backward", parts: &[PRELUDE, TEXT, "const ADDED = 6u;", BESIDE[1], BACKWARD] },
+    WgslSource { name: "norm_backward", parts: &[PRELUDE, NormArgs::WGSL, TEXT, BESIDE[0], BACKWARD] },
+    WgslSource {
+        name: "add_norm_backward",
+        parts: &[PRELUDE, NormArgs::WGSL, TEXT, "const ADDED = 6u;", BESIDE[1], BACKWARD],
+    },
 ];
 
 /// Invocations of a row and of a workgroup, where rows are short and where they are long.
@@ -103,26 +110,24 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
     OPEN_GATE,
 ];
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct NormArgs {
-    /// Rows in all; a group of a row is a row here.
-    rows: u32,
-    /// Elements of such a row.
-    width: u32,
-    /// Added under the root: ε, for L2 its square.
-    epsilon: f32,
-    /// Factor of the sum of squares.
-    share: f32,
-    /// Such rows that one weight serves.
-    groups: u32,
-    /// Added to weights: 0 or 1.
-    offset: f32,
-    /// 1 where a gate's function is the sigmoid.
-    sigmoid: u32,
-    /// Structures have multiples of 16 bytes.
-    unused: u32,
+parameters! {
+    /// What norms and their gradients are told.
+    struct NormArgs {
+        /// Rows in all; a group of a row is a row here.
+        rows: u32,
+        /// Elements of such a row.
+        width: u32,
+        /// Added under the root: ε, for L2 its square.
+        epsilon: f32,
+        /// Factor of the sum of squares.
+        share: f32,
+        /// Such rows that one weight serves.
+        groups: u32,
+        /// Added to weights: 0 or 1.
+        offset: f32,
+        /// 1 where a gate's function is the sigmoid.
+        sigmoid: u32,
+    }
 }
 
 /// How rows of a call are normalised.
@@ -151,7 +156,6 @@ impl NormCall {
             groups: groups as u32,
             offset: f32::from(u8::from(one_plus)),
             sigmoid: u32::from(function == GateFunction::Sigmoid),
-            unused: 0,
         };
         let workgroups = rows.div_ceil((LANES[long][1] / LANES[long][0]) as usize);
         Ok(Self { args, which: KINDS.len() * long + kind as usize, groups: workgroups })

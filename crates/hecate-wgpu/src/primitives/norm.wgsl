@@ -7,24 +7,7 @@
 const L2 = 1u;
 const GATED = 2u;
 
-struct NormArgs {
-    // Rows in all.
-    rows: u32,
-    // Of a group.
-    width: u32,
-    // ε, of which L2 takes the square.
-    epsilon: f32,
-    // What a sum of squares is multiplied by: 1/width, or 1 for L2.
-    share: f32,
-    // Rows that one weight serves.
-    groups: u32,
-    // Added to weights: 0 or 1.
-    offset: f32,
-    // Whether the gate's function is the sigmoid, else SiLU.
-    sigmoid: u32,
-    unused: u32,
-}
-
+// Defined in `norm.rs`.
 @group(0) @binding(0) var<uniform> args: NormArgs;
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 // [groups width]; not read for L2

@@ -5,6 +5,7 @@ use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
     memory::groups,
+    parameters::{Parameters, parameters},
 };
 use hecate_core::{
     Checked, Result, Tensor,
@@ -12,7 +13,8 @@ use hecate_core::{
 };
 
 /// An invocation updates one element.
-const SOURCE: WgslSource = WgslSource { name: "optimizer", parts: &[PRELUDE, include_str!("optimizer.wgsl")] };
+const SOURCE: WgslSource =
+    WgslSource { name: "optimizer", parts: &[PRELUDE, AdamWArgs::WGSL, include_str!("optimizer.wgsl")] };
 
 /// Every kernel of the file.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[kernel(&[("CLIP", 0)]), kernel(&[("CLIP", 1)])];
@@ -22,30 +24,28 @@ const fn kernel(constants: &'static [(&'static str, u32)]) -> Kernel<'static> {
     Kernel { source: &SOURCE, entry: "adamw", constants }
 }
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C)]
-struct AdamWArgs {
-    /// Elements of the parameter.
-    count: u32,
-    /// `λ`.
-    learning_rate: f32,
-    /// `β₁`.
-    beta1: f32,
-    /// `β₂`.
-    beta2: f32,
-    /// `ε`.
-    epsilon: f32,
-    /// `d`.
-    weight_decay: f32,
-    /// `1 / (1 − β₁ᵗ)`.
-    unbias1: f32,
-    /// `1 / (1 − β₂ᵗ)`.
-    unbias2: f32,
-    /// Norm above which gradients are scaled down.
-    max_norm: f32,
-    /// Structures have multiples of 16 bytes.
-    unused: [u32; 3],
+parameters! {
+    /// What a step is told.
+    struct AdamWArgs {
+        /// Elements of the parameter.
+        count: u32,
+        /// `λ`.
+        learning_rate: f32,
+        /// `β₁`.
+        beta1: f32,
+        /// `β₂`.
+        beta2: f32,
+        /// `ε`.
+        epsilon: f32,
+        /// `d`.
+        weight_decay: f32,
+        /// `1 / (1 − β₁ᵗ)`.
+        unbias1: f32,
+        /// `1 / (1 − β₂ᵗ)`.
+        unbias2: f32,
+        /// Norm above which gradients are scaled down.
+        max_norm: f32,
+    }
 }
 
 impl Optimizer for Wgpu {
@@ -68,7 +68,6 @@ impl Optimizer for Wgpu {
             unbias1,
             unbias2,
             max_norm: clip.map_or(0.0, |clip| clip.max_norm),
-            unused: [0; 3],
         };
         updates.into_iter().map(|parameter| update(self, &args, clip, parameter)).collect()
     }

@@ -1,28 +1,6 @@
 // One step of AdamW on one parameter, in place.
 
-struct AdamWArgs {
-    // Elements of the parameter.
-    count: u32,
-    // λ.
-    learning_rate: f32,
-    // β₁.
-    beta1: f32,
-    // β₂.
-    beta2: f32,
-    // ε.
-    epsilon: f32,
-    // d.
-    weight_decay: f32,
-    // 1 / (1 − βᵗ)
-    unbias1: f32,
-    unbias2: f32,
-    // Gradients of a larger norm are scaled down to it.
-    max_norm: f32,
-    unused0: u32,
-    unused1: u32,
-    unused2: u32,
-}
-
+// Defined in `optimizer.rs`.
 @group(0) @binding(0) var<uniform> args: AdamWArgs;
 // [count], read and written.
 @group(0) @binding(1) var<storage, read_write> value: array<f32>;

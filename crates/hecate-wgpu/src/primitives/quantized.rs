@@ -1,11 +1,12 @@
 //! Products with quantized matrices. Weights are decoded where they are multiplied, and nowhere written down: for few rows in
 //! registers, for many in the tiles of workgroup memory that products of matrices have.
 
-use super::matmul::{MATMUL_ARGS, MatmulTiling, SHAPES, TILES};
+use super::matmul::{MatmulArgs, MatmulTiling, SHAPES, TILES};
 use crate::{
     Wgpu,
     error::unsupported,
     launch::{Binding, Kernel, PRELUDE, WORKGROUP, WgslSource},
+    parameters::{Parameters, parameters},
     stored::{BITS, IEEE, STORE_F32},
 };
 use hecate_core::{
@@ -19,12 +20,12 @@ const TEXT: &str = include_str!("quantized.wgsl");
 /// Decoded in registers, for as many rows as fit there.
 const FEW_ROWS: WgslSource = WgslSource {
     name: "quantized_few_rows",
-    parts: &[IEEE, BITS, PRELUDE, WORKGROUP[0], TEXT, include_str!("quantized_few_rows.wgsl")],
+    parts: &[IEEE, BITS, PRELUDE, WORKGROUP[0], TEXT, FewRowsArgs::WGSL, include_str!("quantized_few_rows.wgsl")],
 };
 /// Decoded into workgroup memory, where all rows of a tile use them.
 const MANY_ROWS: WgslSource = WgslSource {
     name: "quantized_tiles",
-    parts: &[STORE_F32, IEEE, BITS, PRELUDE, TEXT, include_str!("quantized_tiles.wgsl"), MATMUL_ARGS, TILES],
+    parts: &[STORE_F32, IEEE, BITS, PRELUDE, TEXT, include_str!("quantized_tiles.wgsl"), MatmulArgs::WGSL, TILES],
 };
 
 /// Kernels are compiled for every format.
@@ -67,17 +68,16 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &{
 /// tile, of 32 rows, would be three quarters empty. For more rows this one would decode again.
 const FEW: usize = 8;
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct FewRowsArgs {
-    /// Rows of `x`.
-    rows: u32,
-    /// Rows of weights.
-    columns: u32,
-    /// `K`.
-    inner: u32,
-    unused: u32,
+parameters! {
+    /// What products of few rows are told.
+    struct FewRowsArgs {
+        /// Rows of `x`.
+        rows: u32,
+        /// Rows of weights.
+        columns: u32,
+        /// `K`.
+        inner: u32,
+    }
 }
 
 impl QuantizedMatmul for Wgpu {
@@ -100,7 +100,7 @@ impl QuantizedMatmul for Wgpu {
             return self.rounded(y.reshape([n, columns])?, dtype);
         }
         let y = self.empty([n, columns], DType::F32)?;
-        let args = FewRowsArgs { rows: n as u32, columns: columns as u32, inner: inner as u32, unused: 0 };
+        let args = FewRowsArgs { rows: n as u32, columns: columns as u32, inner: inner as u32 };
         let arrays = [Binding::Read(&x), Binding::Read(weight.words()), Binding::Write(&y)];
         self.launch(&few_rows(format), (columns, 1, 1), &args, &arrays)?;
         self.rounded(y, dtype)

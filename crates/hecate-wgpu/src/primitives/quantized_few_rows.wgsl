@@ -1,15 +1,6 @@
 // y = x Wᵀ of few rows: a workgroup has a row of weights, an invocation every 64th part of it.
 
-struct FewRowsArgs {
-    // Rows of x.
-    rows: u32,
-    // Rows of weights.
-    columns: u32,
-    // Terms of a sum.
-    inner: u32,
-    unused: u32,
-}
-
+// Defined in `quantized.rs`.
 @group(0) @binding(0) var<uniform> args: FewRowsArgs;
 // [rows, inner]
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;

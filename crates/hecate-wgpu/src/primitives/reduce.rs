@@ -3,6 +3,7 @@
 use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WORKGROUP, WgslSource},
+    parameters::{Parameters, parameters},
 };
 use hecate_core::{Checked, DType, Result, Tensor, primitives::Reduce};
 
@@ -10,8 +11,8 @@ use hecate_core::{Checked, DType, Result, Tensor, primitives::Reduce};
 const TEXT: &str = include_str!("reduce.wgsl");
 /// For any adapter, and for one with subgroups.
 static SOURCES: [WgslSource; 2] = [
-    WgslSource { name: "reduce", parts: &[PRELUDE, WORKGROUP[0], TEXT] },
-    WgslSource { name: "reduce_subgroups", parts: &[PRELUDE, WORKGROUP[1], TEXT] },
+    WgslSource { name: "reduce", parts: &[PRELUDE, WORKGROUP[0], ReduceArgs::WGSL, TEXT] },
+    WgslSource { name: "reduce_subgroups", parts: &[PRELUDE, WORKGROUP[1], ReduceArgs::WGSL, TEXT] },
 ];
 
 /// `SQUARES` and `TERMS`.
@@ -41,20 +42,20 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
 /// Values, squares, products, scaled products.
 const CONSTANTS: [Constants; 4] = [constants(false, 0), constants(true, 0), constants(false, 1), constants(false, 2)];
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C)]
-struct ReduceArgs {
-    /// Elements, or rows.
-    count: u32,
-    /// Elements of a row, or number of sums.
-    width: u32,
-    /// Rows that an invocation adds up.
-    height: u32,
-    /// Where the sums of `total` begin.
-    start: u32,
-    /// Columns that share a factor.
-    shared_columns: u32,
+parameters! {
+    /// What sums are told.
+    struct ReduceArgs {
+        /// Elements, or rows.
+        count: u32,
+        /// Elements of a row, or number of sums.
+        width: u32,
+        /// Rows that an invocation adds up.
+        height: u32,
+        /// Where the sums of `total` begin.
+        start: u32,
+        /// Columns that share a factor.
+        shared_columns: u32,
+    }
 }
 
 /// Elements that a workgroup adds up; `BLOCK` in the kernel.

@@ -1,18 +1,6 @@
 // Sums in stages, in an order that sizes alone decide.
 
-struct ReduceArgs {
-    // Elements, or rows.
-    count: u32,
-    // Elements of a row, or number of sums.
-    width: u32,
-    // Rows that an invocation adds up.
-    height: u32,
-    // Where the sums of `total` begin.
-    start: u32,
-    // Columns that share a factor.
-    shared_columns: u32,
-}
-
+// Defined in `reduce.rs`.
 @group(0) @binding(0) var<uniform> args: ReduceArgs;
 // Sums: one a workgroup for `total`, [parts, width] for `columns`.
 @group(0) @binding(1) var<storage, read_write> sums: array<f32>;

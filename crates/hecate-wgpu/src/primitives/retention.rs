@@ -5,6 +5,7 @@ use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
     memory::groups,
+    parameters::{Parameters, parameters},
 };
 use hecate_core::{
     Checked, DType, Result, Tensor,
@@ -12,7 +13,8 @@ use hecate_core::{
 };
 
 /// Both directions, element by element.
-const SOURCE: WgslSource = WgslSource { name: "retention", parts: &[PRELUDE, include_str!("retention.wgsl")] };
+const SOURCE: WgslSource =
+    WgslSource { name: "retention", parts: &[PRELUDE, RetentionArgs::WGSL, include_str!("retention.wgsl")] };
 
 /// `log a [rows,H]`: an invocation makes one element.
 const RETENTION: Kernel<'static> = Kernel { source: &SOURCE, entry: "retention", constants: &[] };
@@ -22,21 +24,20 @@ const BACKWARD: Kernel<'static> = Kernel { source: &SOURCE, entry: "retention_ba
 /// Every kernel of the file.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[RETENTION, BACKWARD];
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct RetentionArgs {
-    /// Elements of x.
-    count: u32,
-    /// `H`.
-    width: u32,
-    unused: [u32; 2],
+parameters! {
+    /// What `log a` and its gradient are told.
+    struct RetentionArgs {
+        /// Elements of x.
+        count: u32,
+        /// `H`.
+        width: u32,
+    }
 }
 
 impl RetentionArgs {
     /// Heads are the last axis.
     fn new(x: &Tensor<Wgpu>) -> Self {
-        Self { count: x.shape().count() as u32, width: x.shape().last() as u32, unused: [0; 2] }
+        Self { count: x.shape().count() as u32, width: x.shape().last() as u32 }
     }
 }
 

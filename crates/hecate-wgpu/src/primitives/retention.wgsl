@@ -1,13 +1,6 @@
 // The forgetting gate: log a = −exp(slope) softplus(x + offset), `slope` and `offset` a number a head.
 
-struct RetentionArgs {
-    // Elements of x.
-    count: u32,
-    // Heads.
-    width: u32,
-    unused: vec2<u32>,
-}
-
+// Defined in `retention.rs`.
 @group(0) @binding(0) var<uniform> args: RetentionArgs;
 // [rows, width]
 @group(0) @binding(1) var<storage, read> x: array<f32>;

@@ -4,6 +4,7 @@ use crate::{
     Wgpu,
     error::unsupported,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
+    parameters::{Parameters, parameters},
 };
 use hecate_core::{
     Checked, DType, Result, Tensor,
@@ -11,7 +12,8 @@ use hecate_core::{
 };
 
 /// Angles come from a table of 64-bit fractions, since WGSL has no 64-bit floats.
-const SOURCE: WgslSource = WgslSource { name: "rotary", parts: &[PRELUDE, include_str!("rotary.wgsl")] };
+const SOURCE: WgslSource =
+    WgslSource { name: "rotary", parts: &[PRELUDE, RotaryArgs::WGSL, include_str!("rotary.wgsl")] };
 
 /// An invocation turns one pair of a row, in all heads.
 const ROTARY: Kernel<'static> = Kernel { source: &SOURCE, entry: "rotary", constants: &[] };
@@ -19,18 +21,18 @@ const ROTARY: Kernel<'static> = Kernel { source: &SOURCE, entry: "rotary", const
 /// The one kernel.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[ROTARY];
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct RotaryArgs {
-    /// Rows of tokens.
-    rows: u32,
-    /// `N`.
-    sequences: u32,
-    /// `H`.
-    heads: u32,
-    /// Pairs of a head.
-    half: u32,
+parameters! {
+    /// What a rotation is told.
+    struct RotaryArgs {
+        /// Rows of tokens.
+        rows: u32,
+        /// `N`.
+        sequences: u32,
+        /// `H`.
+        heads: u32,
+        /// Pairs of a head.
+        half: u32,
+    }
 }
 
 impl Rotary for Wgpu {

@@ -1,17 +1,7 @@
 // Rotary positions. Angles count in turns. What a token turns is a fraction of 64 bits; the product with a position
 // keeps 32 bits after the point. So no position is too far for 32-bit floats.
 
-struct RotaryArgs {
-    // Rows of tokens.
-    rows: u32,
-    // N.
-    sequences: u32,
-    // H.
-    heads: u32,
-    // Pairs of a head.
-    half: u32,
-}
-
+// Defined in `rotary.rs`.
 @group(0) @binding(0) var<uniform> args: RotaryArgs;
 // Turns a token [half] in 2^-64, the lower word first; position minus row, modulo 2^32, and first row [sequences].
 @group(0) @binding(1) var<storage, read> table: array<u32>;

@@ -3,6 +3,7 @@
 use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
+    parameters::{Parameters, parameters},
 };
 use hecate_core::{
     Checked, DType, Result, Tensor,
@@ -10,28 +11,28 @@ use hecate_core::{
 };
 
 /// Both greedy choice and draws.
-const SOURCE: WgslSource = WgslSource { name: "sample", parts: &[PRELUDE, include_str!("sample.wgsl")] };
+const SOURCE: WgslSource =
+    WgslSource { name: "sample", parts: &[PRELUDE, SampleArgs::WGSL, include_str!("sample.wgsl")] };
 /// `[B]` tokens and `[B,3]` streams: a workgroup takes one row of scores.
 const SAMPLE: Kernel<'static> = Kernel { source: &SOURCE, entry: "sample", constants: &[] };
 
 /// Every kernel of the file.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[SAMPLE];
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct SampleArgs {
-    /// Texts.
-    batch: u32,
-    /// `V`.
-    vocabulary: u32,
-    /// As in [`Cut`], and so are the rest.
-    greedy: u32,
-    scale: f32,
-    limit: f32,
-    top_k: u32,
-    top_p: u32,
-    unused: u32,
+parameters! {
+    /// What the choice of tokens is told.
+    struct SampleArgs {
+        /// Texts.
+        batch: u32,
+        /// `V`.
+        vocabulary: u32,
+        /// As in [`Cut`], and so are the rest.
+        greedy: u32,
+        scale: f32,
+        limit: f32,
+        top_k: u32,
+        top_p: u32,
+    }
 }
 
 impl Sample for Wgpu {
@@ -55,7 +56,6 @@ impl Sample for Wgpu {
             limit: cut.limit,
             top_k: cut.top_k,
             top_p: cut.top_p,
-            unused: 0,
         };
         let arrays = [Binding::Read(&scores), Binding::Read(streams), Binding::Write(&tokens), Binding::Write(&next)];
         self.launch(&SAMPLE, (batch, 1, 1), &args, &arrays)?;

@@ -1,20 +1,7 @@
 // Drawing tokens: what `Cut::draw` of `hecate-core` defines, number by number. A workgroup has a text, an invocation four lanes
 // of tokens. Numbers of 64 bits are two words, the lower first.
 
-struct SampleArgs {
-    // Texts.
-    batch: u32,
-    // V.
-    vocabulary: u32,
-    // As in `Cut`.
-    greedy: u32,
-    scale: f32,
-    limit: f32,
-    top_k: u32,
-    top_p: u32,
-    unused: u32,
-}
-
+// Defined in `sample.rs`.
 @group(0) @binding(0) var<uniform> args: SampleArgs;
 // [B,V]
 @group(0) @binding(1) var<storage, read> scores: array<f32>;

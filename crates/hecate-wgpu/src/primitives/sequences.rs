@@ -4,13 +4,16 @@ use crate::{
     Wgpu,
     error::unsupported,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
+    parameters::{Parameters, parameters},
 };
 use hecate_core::{DType, Result, Sequences, Tensor, primitives::LastRows};
 
 /// Copies, of rows before the call where a sequence is short.
-const LAST: WgslSource = WgslSource { name: "last_rows", parts: &[PRELUDE, include_str!("last_rows.wgsl")] };
+const LAST: WgslSource =
+    WgslSource { name: "last_rows", parts: &[PRELUDE, LastRowsArgs::WGSL, include_str!("last_rows.wgsl")] };
 /// The gradient of such copies.
-const ADD: WgslSource = WgslSource { name: "add_last", parts: &[PRELUDE, include_str!("add_last.wgsl")] };
+const ADD: WgslSource =
+    WgslSource { name: "add_last", parts: &[PRELUDE, LastRowsArgs::WGSL, include_str!("add_last.wgsl")] };
 
 /// With rows in front or not, with rows or ones.
 const LAST_ROWS: [[Kernel<'static>; 2]; 2] = [
@@ -30,18 +33,18 @@ const ADD_LAST: Kernel<'static> = Kernel { source: &ADD, entry: "add_last", cons
 pub(crate) const KERNELS: &[Kernel<'static>] =
     &[LAST_ROWS[0][0], LAST_ROWS[0][1], LAST_ROWS[1][0], LAST_ROWS[1][1], ADD_LAST];
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct LastRowsArgs {
-    /// Elements of the last rows.
-    count: u32,
-    /// Last rows of a sequence.
-    kept: u32,
-    /// Elements of a row.
-    width: u32,
-    /// Of [`ADD_LAST`].
-    tokens_at: u32,
+parameters! {
+    /// What copies of last rows and their gradient are told.
+    struct LastRowsArgs {
+        /// Elements of the last rows.
+        count: u32,
+        /// Last rows of a sequence.
+        kept: u32,
+        /// Elements of a row.
+        width: u32,
+        /// Of [`ADD_LAST`].
+        tokens_at: u32,
+    }
 }
 
 /// First row of every sequence, and after them the number of rows, `[N + 1]`.

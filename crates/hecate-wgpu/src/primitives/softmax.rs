@@ -1,14 +1,16 @@
 //! Softmax of rows.
 
-use super::whole_rows::{CONSTANTS, TEXT, WholeRows};
+use super::whole_rows::{CONSTANTS, RowArgs, TEXT, WholeRows};
 use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
+    parameters::Parameters,
 };
 use hecate_core::{Checked, DType, Result, Tensor, primitives::Softmax};
 
 /// Both directions.
-const SOURCE: WgslSource = WgslSource { name: "softmax", parts: &[PRELUDE, TEXT, include_str!("softmax.wgsl")] };
+const SOURCE: WgslSource =
+    WgslSource { name: "softmax", parts: &[PRELUDE, RowArgs::WGSL, TEXT, include_str!("softmax.wgsl")] };
 
 /// For rows that are short, or long.
 const fn kernel(entry: &'static str, which: usize) -> Kernel<'static> {

@@ -1,13 +1,6 @@
 // The sum over the first axis of partial results: out[i] = sum over p of parts[p, i], in the order of the parts.
 
-struct SumPartsArgs {
-    // Elements of the result.
-    count: u32,
-    // Parts.
-    number: u32,
-    unused: vec2<u32>,
-}
-
+// Defined in `sums.rs`.
 @group(0) @binding(0) var<uniform> args: SumPartsArgs;
 // [number, count]
 @group(0) @binding(1) var<storage, read> parts: array<f32>;

@@ -3,10 +3,12 @@
 use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
+    parameters::{Parameters, parameters},
 };
 use hecate_core::{DType, Result, Tensor};
 
-const SOURCE: WgslSource = WgslSource { name: "sum_parts", parts: &[PRELUDE, include_str!("sum_parts.wgsl")] };
+const SOURCE: WgslSource =
+    WgslSource { name: "sum_parts", parts: &[PRELUDE, SumPartsArgs::WGSL, include_str!("sum_parts.wgsl")] };
 
 /// An invocation adds up one element of all parts.
 const SUM_PARTS: Kernel<'static> = Kernel { source: &SOURCE, entry: "sum_parts", constants: &[] };
@@ -14,15 +16,14 @@ const SUM_PARTS: Kernel<'static> = Kernel { source: &SOURCE, entry: "sum_parts",
 /// The one kernel.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[SUM_PARTS];
 
-/// Twin of the structure of this name in the kernel.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct SumPartsArgs {
-    /// Elements of the result.
-    count: u32,
-    /// Parts.
-    number: u32,
-    unused: [u32; 2],
+parameters! {
+    /// What the sum of parts is told.
+    struct SumPartsArgs {
+        /// Elements of the result.
+        count: u32,
+        /// Parts.
+        number: u32,
+    }
 }
 
 /// The sum over the first axis of `parts [number, ..]` in 32 bits, in an order that sizes alone decide.
@@ -33,7 +34,7 @@ pub(super) fn sum_parts(device: &Wgpu, parts: &Tensor<Wgpu>) -> Result<Tensor<Wg
     }
     let out = device.empty(rest, DType::F32)?;
     let count = out.shape().count();
-    let args = SumPartsArgs { count: count as u32, number: number as u32, unused: [0; 2] };
+    let args = SumPartsArgs { count: count as u32, number: number as u32 };
     let arrays = [Binding::Read(parts), Binding::Write(&out)];
     device.launch(&SUM_PARTS, (count.div_ceil(64), 1, 1), &args, &arrays)?;
     Ok(out)

@@ -1,6 +1,7 @@
 //! How rows that are read as a whole are spread over invocations.
 
 use crate::Wgpu;
+use crate::parameters::parameters;
 use hecate_core::{Result, Tensor};
 
 /// What kernels of whole rows share.
@@ -26,17 +27,16 @@ pub(super) static CONSTANTS: [Constants; 2] =
 /// Elements of a short row at most.
 const SHORT: usize = 512;
 
-/// Twin of the structure of this name in the kernels.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-pub(super) struct RowArgs {
-    /// Rows in all.
-    pub(super) rows: u32,
-    /// `D`.
-    pub(super) width: u32,
-    /// Of layer norm.
-    pub(super) epsilon: f32,
-    pub(super) unused: u32,
+parameters! {
+    /// What kernels of whole rows are told.
+    pub(super) struct RowArgs {
+        /// Rows in all.
+        pub(super) rows: u32,
+        /// `D`.
+        pub(super) width: u32,
+        /// Of layer norm.
+        pub(super) epsilon: f32,
+    }
 }
 
 /// How the rows of a call are spread.
@@ -58,7 +58,7 @@ impl WholeRows {
         let [(_, lanes), (_, invocations)] = CONSTANTS[which];
         // Three passes over a row, and the sums of its invocations.
         x.device().check_rounds("rows of this length", 3 * (width / lanes as usize + 16))?;
-        let args = RowArgs { rows: rows as u32, width: width as u32, epsilon: 0.0, unused: 0 };
+        let args = RowArgs { rows: rows as u32, width: width as u32, epsilon: 0.0 };
         Ok(Self { args, which, groups: rows.div_ceil((invocations / lanes) as usize) })
     }
 }

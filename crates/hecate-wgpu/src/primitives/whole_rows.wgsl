@@ -1,15 +1,6 @@
 // Rows `[rows, width]` that invocations read as a whole: LANES of them, a power of two, of a workgroup of INVOCATIONS.
 
-struct RowArgs {
-    // Rows in all.
-    rows: u32,
-    // D.
-    width: u32,
-    // Of layer norm.
-    epsilon: f32,
-    unused: u32,
-}
-
+// Defined in `whole_rows.rs`.
 @group(0) @binding(0) var<uniform> args: RowArgs;
 
 // A number an invocation, folded row by row.

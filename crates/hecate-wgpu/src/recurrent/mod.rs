@@ -18,6 +18,7 @@ use crate::{
     deep::Groups,
     error::failed,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
+    parameters::Parameters,
 };
 use hecate_core::{
     DType, Dims, Inputs, InputsOn, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Shape, Slots, Tensor,
@@ -29,12 +30,13 @@ use plan::{Grid, RecurrentArgs, RecurrentPlan, offsets};
 use std::vec;
 
 /// What the kernels of all rules share.
-pub(crate) const PARTS: [&str; 7] = [
+pub(crate) const PARTS: [&str; 8] = [
     PRELUDE,
     FUNCTIONS,
     include_str!("block.wgsl"),
     include_str!("phases.wgsl"),
-    include_str!("call.wgsl"),
+    RecurrentCall::WGSL,
+    RecurrentArgs::WGSL,
     include_str!("recurrent.wgsl"),
     include_str!("renorm.wgsl"),
 ];
@@ -61,7 +63,7 @@ pub(crate) trait Recurrent<F = <Self as Rule>::Family>: Rule {
     const SHARED: usize = 0;
 
     /// The rule's `Cell` at these sizes, as words.
-    fn cell(self, dims: &Dims) -> Cell;
+    fn cell(self, dims: &Dims) -> CellWords;
 
     /// Workspace that a token asks for.
     fn workspace(self, dims: &Dims) -> WorkspaceSize;
@@ -77,12 +79,15 @@ pub(crate) trait Recurrent<F = <Self as Rule>::Family>: Rule {
     }
 }
 
-/// The words of a rule's `Cell` in WGSL, as many of them as it has.
-pub(crate) type Cell = [u32; 12];
+/// The words of a rule's `Cell`, and zeros after them: rules have as many as they need.
+pub(crate) type CellWords = [u32; 12];
 
 /// The words of a `Cell`.
-pub(crate) fn cell(words: &[u32]) -> Cell {
-    std::array::from_fn(|i| words.get(i).copied().unwrap_or(0))
+pub(crate) fn cell_words<C: Parameters>(cell: &C) -> CellWords {
+    const { assert!(size_of::<C>() <= size_of::<CellWords>(), "a cell has no more words") };
+    let mut words = CellWords::default();
+    bytemuck::cast_slice_mut(&mut words)[..size_of::<C>()].copy_from_slice(bytemuck::bytes_of(cell));
+    words
 }
 
 /// Elements that a token needs beside states.
@@ -342,7 +347,7 @@ pub(crate) use sources;
 macro_rules! source {
     ($name:expr, [$($both:expr),* $(,)?], [$($own:expr),*]) => {{
         use $crate::recurrent::PARTS;
-        WgslSource { name: $name, parts: &[PARTS[0], PARTS[1], PARTS[2], PARTS[3], PARTS[4], PARTS[5], PARTS[6], $($both,)* $($own),*] }
+        WgslSource { name: $name, parts: &[PARTS[0], PARTS[1], PARTS[2], PARTS[3], PARTS[4], PARTS[5], PARTS[6], PARTS[7], $($both,)* $($own),*] }
     }};
 }
 pub(crate) use source;

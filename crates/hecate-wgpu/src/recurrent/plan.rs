@@ -1,6 +1,7 @@
 //! What a call takes: its sizes and tables, how many workgroups run it, and what kernels are told of it.
 
-use super::{Cell, Recurrent, WorkspaceSize};
+use super::{CellWords as Cell, Recurrent, WorkspaceSize};
+use crate::parameters::{parameters, vec4};
 use crate::{Wgpu, launch::DIMENSION};
 use hecate_core::{Checkpoints, Dims, Slots};
 
@@ -18,80 +19,84 @@ const LOOPS: usize = 40_000;
 /// `block.wgsl`'s constant of this name.
 const SECOND: usize = 16;
 
-/// Twin of `call.wgsl`'s structure of this name, which says what each field is.
-#[derive(Clone, Copy, Debug, Default, bytemuck::NoUninit)]
-#[repr(C)]
-pub(crate) struct RecurrentCall {
-    /// Where each gate begins in `given`.
-    pub(crate) gates: [u32; MOST_SLOTS],
-    /// Where each slot of the initial states begins there.
-    pub(crate) initial: [u32; MOST_SLOTS],
-    /// Where each gradient of the final states begins there.
-    pub(crate) dlast: [u32; MOST_SLOTS],
-    /// Where each slot of the final states begins in `made`.
-    pub(crate) last: [u32; MOST_SLOTS],
-    /// Where each gradient of a gate begins there.
-    pub(crate) dgates: [u32; MOST_SLOTS],
-    /// Elements of each gate a row.
-    pub(crate) widths: [u32; MOST_SLOTS],
-    /// Elements of each slot a sequence and head.
-    pub(crate) sizes: [u32; MOST_SLOTS],
-    /// Gates that the rule has.
-    pub(crate) gate_slots: u32,
-    /// Slots of its state.
-    pub(crate) state_slots: u32,
-    /// Sequences times heads.
-    pub(crate) sequence_heads: u32,
-    /// `H`.
-    pub(crate) heads: u32,
-    /// `K`.
-    pub(crate) key: u32,
-    /// `V`.
-    pub(crate) value: u32,
-    /// Elements of a token's gates.
-    pub(crate) all_gates: u32,
-    /// Elements of a state.
-    pub(crate) state: u32,
-    /// Row elements that a token leaves for its backward.
-    pub(crate) record: u32,
-    /// Row elements for intermediate results.
-    pub(crate) scratch: u32,
-    pub(crate) workspace: u32,
-    pub(crate) rows: u32,
-    /// Tokens that share a gradient point; 0 for none.
-    pub(crate) frozen: u32,
-    /// Tokens from which kept states are counted.
-    pub(crate) unit: u32,
-    /// 1 where a backward will come.
-    pub(crate) keep: u32,
-    /// 1 where a forward restores a segment.
-    pub(crate) again: u32,
-    /// Where the table of kept states begins in `given`.
-    pub(crate) kept_starts: u32,
-    /// Where dk begins in `made`; dv begins at twice that.
-    pub(crate) dk: u32,
-    /// First sequence and head of this dispatch.
-    pub(crate) sequence_head: u32,
-    /// First tick.
-    pub(crate) begin: u32,
-    /// The tick after the last.
-    pub(crate) end: u32,
-    /// Segment, counted from the last.
-    pub(crate) segment: u32,
-    /// Slots of a state that go back to an anchor.
-    pub(crate) anchor_slots: u32,
-    /// [`WorkspaceSize::ahead`].
-    pub(crate) ahead: u32,
+parameters! {
+    /// A call. By slot: where each begins, and how many elements it has in a row, or in a sequence and head; 0 for slots that a
+    /// rule does not have.
+    #[derive(Default)]
+    pub(crate) struct RecurrentCall {
+        /// Where each gate begins in `given`.
+        pub(crate) gates: vec4<u32>,
+        /// Where each slot of the initial states begins there.
+        pub(crate) initial: vec4<u32>,
+        /// Where each gradient of the final states begins there.
+        pub(crate) dlast: vec4<u32>,
+        /// Where each slot of the final states begins in `made`.
+        pub(crate) last: vec4<u32>,
+        /// Where each gradient of a gate begins there.
+        pub(crate) dgates: vec4<u32>,
+        /// Elements of each gate a row.
+        pub(crate) widths: vec4<u32>,
+        /// Elements of each slot a sequence and head.
+        pub(crate) sizes: vec4<u32>,
+        /// Gates that the rule has.
+        pub(crate) gate_slots: u32,
+        /// Slots of its state.
+        pub(crate) state_slots: u32,
+        /// Sequences times heads.
+        pub(crate) sequence_heads: u32,
+        /// `H`.
+        pub(crate) heads: u32,
+        /// `K`.
+        pub(crate) key: u32,
+        /// `V`.
+        pub(crate) value: u32,
+        /// Elements of a token's gates.
+        pub(crate) all_gates: u32,
+        /// Elements of a state.
+        pub(crate) state: u32,
+        /// Row elements that a token leaves for its backward.
+        pub(crate) record: u32,
+        /// Row elements for intermediate results.
+        pub(crate) scratch: u32,
+        /// Elements of a workgroup's part of the workspace, rows apart.
+        pub(crate) workspace: u32,
+        /// Rows of a workgroup that lie in the workspace.
+        pub(crate) rows: u32,
+        /// Tokens that share a gradient point; 0 for none.
+        pub(crate) frozen: u32,
+        /// Tokens from which kept states are counted.
+        pub(crate) unit: u32,
+        /// 1 where a backward will come.
+        pub(crate) keep: u32,
+        /// 1 where a forward restores a segment.
+        pub(crate) again: u32,
+        /// Where the table of kept states begins in `given`.
+        pub(crate) kept_starts: u32,
+        /// Where dk begins in `made`; dv begins at twice that.
+        pub(crate) dk: u32,
+        /// First sequence and head of this dispatch.
+        pub(crate) sequence_head: u32,
+        /// First tick.
+        pub(crate) begin: u32,
+        /// The tick after the last.
+        pub(crate) end: u32,
+        /// Segment, counted from the last.
+        pub(crate) segment: u32,
+        /// Slots of a state that go back to an anchor.
+        pub(crate) anchor_slots: u32,
+        /// [`WorkspaceSize::ahead`].
+        pub(crate) ahead: u32,
+    }
 }
 
-/// Twin of `recurrent.wgsl`'s structure of this name.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-pub(super) struct RecurrentArgs {
-    /// The engine's part.
-    pub(super) call: RecurrentCall,
-    /// The rule's part.
-    pub(super) cell: Cell,
+parameters! {
+    /// What a kernel of a rule is told: the call, which is the engine's, then the cell, which is the rule's.
+    pub(super) struct RecurrentArgs {
+        /// The engine's part.
+        pub(super) call: RecurrentCall,
+        /// The rule's part.
+        pub(super) cell: Cell,
+    }
 }
 
 /// A call's sizes and tables.

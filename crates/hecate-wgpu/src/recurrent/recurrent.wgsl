@@ -23,12 +23,7 @@
 // Tokens between kept states.
 const CHECKPOINT_INTERVAL: u32 = 64u;
 
-// The call, which is the engine's, then the cell, which is the rule's.
-struct RecurrentArgs {
-    call: RecurrentCall,
-    cell: Cell,
-}
-
+// Defined in `plan.rs`.
 @group(0) @binding(0) var<uniform> args: RecurrentArgs;
 // [rows,H,K] twice, and [rows,H,V].
 @group(0) @binding(1) var<storage, read> q: array<f32>;

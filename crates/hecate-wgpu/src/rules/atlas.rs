@@ -2,7 +2,8 @@
 
 use crate::{
     launch::{Kernel, WgslSource},
-    recurrent::{self, Cell, Recurrent, WorkspaceSize},
+    parameters::{Parameters, parameters},
+    recurrent::{self, CellWords, Recurrent, WorkspaceSize, cell_words},
 };
 use hecate_core::{
     Dims, Read,
@@ -10,23 +11,39 @@ use hecate_core::{
     rules::{Atlas, NEWTON_SCHULZ, NEWTON_SCHULZ_EPSILON},
 };
 
+parameters! {
+    /// The rule as its kernels have it.
+    struct Cell {
+        /// Tokens of the window.
+        window: u32,
+        /// 1 where a token reads after its own write.
+        after: u32,
+        /// Of Newton-Schulz; 0: none.
+        steps: u32,
+        /// `(α, β, κ)` and `ε²` of Newton-Schulz.
+        alpha: f32,
+        beta: f32,
+        kappa: f32,
+        epsilon: f32,
+    }
+}
+
 /// The kernels of this rule.
 pub(crate) const KERNELS: &[Kernel<'static>] = recurrent::kernels!(<Atlas as Recurrent<Own>>::SOURCES);
 
 impl Recurrent<Own> for Atlas {
     const SOURCES: [&'static WgslSource; 2] = recurrent::sources! {
         "atlas",
-        [include_str!("../product.wgsl"), include_str!("newton_schulz.wgsl"), include_str!("atlas.wgsl")],
+        [include_str!("../product.wgsl"), include_str!("newton_schulz.wgsl"), Cell::WGSL, include_str!("atlas.wgsl")],
         [include_str!("atlas_forward.wgsl")],
         [include_str!("atlas_backward.wgsl")],
     };
 
-    fn cell(self, _: &Dims) -> Cell {
-        // Words of `atlas.wgsl`'s `Cell`, in its order.
+    fn cell(self, _: &Dims) -> CellWords {
         let after = (self.read == Read::After).into();
-        let [alpha, beta, kappa] = NEWTON_SCHULZ.map(f32::to_bits);
-        let epsilon = (NEWTON_SCHULZ_EPSILON * NEWTON_SCHULZ_EPSILON).to_bits();
-        recurrent::cell(&[self.window, after, self.newton_schulz, alpha, beta, kappa, epsilon])
+        let [alpha, beta, kappa] = NEWTON_SCHULZ;
+        let epsilon = NEWTON_SCHULZ_EPSILON * NEWTON_SCHULZ_EPSILON;
+        cell_words(&Cell { window: self.window, after, steps: self.newton_schulz, alpha, beta, kappa, epsilon })
     }
 
     /// What `newton_schulz.wgsl` cuts up: every `X`, `A`, `B`, then two matrices of the size of `S` and two of that of `A`.

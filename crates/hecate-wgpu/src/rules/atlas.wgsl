@@ -2,19 +2,7 @@
 //
 // The state is `M [K,V]`, `S [K,V]`, keys `[c−1,K]`, values `[c−1,V]`. A token leaves the errors of its window `[c,V]`, and
 // has as many rows for itself: the `g_j` of (86).
-
-// Words that `Atlas::cell` fills.
-struct Cell {
-    window: u32,
-    after: u32,
-    steps: u32,
-    // (α, β, κ) and ε² of Newton-Schulz.
-    alpha: f32,
-    beta: f32,
-    kappa: f32,
-    epsilon: f32,
-    unused: u32,
-}
+// `args.cell` is `Cell` of `atlas.rs`.
 
 // Rows after `g`: parts of the gradients of `a`, `θ` and `η` `[K]`; scalars: `a`, `η`, `θ`, 1/ν, `⟨D, X₀⟩`.
 // Rows [K] each, after the rows of the window.

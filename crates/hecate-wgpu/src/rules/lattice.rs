@@ -2,7 +2,8 @@
 
 use crate::{
     launch::{Kernel, WgslSource},
-    recurrent::{self, Cell, NO_PRODUCTS, Recurrent, WorkspaceSize},
+    parameters::{Parameters, parameters},
+    recurrent::{self, CellWords, NO_PRODUCTS, Recurrent, WorkspaceSize, cell_words},
 };
 use hecate_core::{
     Dims, Read,
@@ -10,21 +11,35 @@ use hecate_core::{
     rules::{Lattice, RETENTION_FLOOR, SLOT_NORM_TOLERANCE},
 };
 
+parameters! {
+    /// The rule as its kernels have it.
+    struct Cell {
+        /// As numbered in `lattice.wgsl`.
+        variant: u32,
+        /// 1 where a token reads after its own write.
+        after: u32,
+        /// Least retention.
+        lowest: f32,
+        /// How far the norm of an initial slot may be from 1.
+        tolerance: f32,
+    }
+}
+
 /// The kernels of this rule.
 pub(crate) const KERNELS: &[Kernel<'static>] = recurrent::kernels!(<Lattice as Recurrent<Own>>::SOURCES);
 
 impl Recurrent<Own> for Lattice {
     const SOURCES: [&'static WgslSource; 2] = recurrent::sources! {
         "lattice",
-        [NO_PRODUCTS, include_str!("lattice.wgsl")],
+        [NO_PRODUCTS, Cell::WGSL, include_str!("lattice.wgsl")],
         [include_str!("lattice_forward.wgsl")],
         [include_str!("lattice_backward.wgsl")],
     };
 
-    /// Words of `lattice.wgsl`'s `Cell`, in its order.
-    fn cell(self, _: &Dims) -> Cell {
+    fn cell(self, _: &Dims) -> CellWords {
         let after = (self.read == Read::After).into();
-        recurrent::cell(&[self.variant as u32, after, RETENTION_FLOOR.to_bits(), SLOT_NORM_TOLERANCE.to_bits()])
+        let (lowest, tolerance) = (RETENTION_FLOOR, SLOT_NORM_TOLERANCE);
+        cell_words(&Cell { variant: self.variant as u32, after, lowest, tolerance })
     }
 
     /// In elements, as `lattice.wgsl` cuts them up.

@@ -1,17 +1,10 @@
 // Slots of unit norm: equations (60) to (69).
 //
 // A slot is a row of the state `[K,V]`. A token leaves `h [V]`, `b [K]`, `g [K]`, `n [K]`.
+// `args.cell` is `Cell` of `lattice.rs`.
 
 const DECODE: u32 = 0u;
 const ENCODE: u32 = 2u;
-
-// Words that `Lattice::cell` fills: variant, whether reads come after writes, the floor of a, the tolerance of norms.
-struct Cell {
-    variant: u32,
-    after: u32,
-    lowest: f32,
-    tolerance: f32,
-}
 
 // `a` above its floor, compared as bits: NaN stays.
 // NaN compares above every number as bits, so that it is never replaced.

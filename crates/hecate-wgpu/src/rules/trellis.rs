@@ -2,7 +2,8 @@
 
 use crate::{
     launch::{Kernel, WgslSource},
-    recurrent::{self, Cell, NO_PRODUCTS, Recurrent, SILU, WorkspaceSize},
+    parameters::{Parameters, parameters},
+    recurrent::{self, CellWords, NO_PRODUCTS, Recurrent, SILU, WorkspaceSize, cell_words},
 };
 use hecate_core::{
     Dims,
@@ -10,20 +11,31 @@ use hecate_core::{
     rules::{SLOT_EPSILON, Trellis},
 };
 
+parameters! {
+    /// The rule as its kernels have it.
+    struct Cell {
+        /// As numbered in `phi.wgsl`.
+        phi: u32,
+        /// `m`.
+        slots: u32,
+        /// What is added to a mean square before its root.
+        epsilon: f32,
+    }
+}
+
 /// The kernels of this rule.
 pub(crate) const KERNELS: &[Kernel<'static>] = recurrent::kernels!(<Trellis as Recurrent<Own>>::SOURCES);
 
 impl Recurrent<Own> for Trellis {
     const SOURCES: [&'static WgslSource; 2] = recurrent::sources! {
         "trellis",
-        [NO_PRODUCTS, SILU, include_str!("phi.wgsl"), include_str!("trellis.wgsl")],
+        [NO_PRODUCTS, SILU, include_str!("phi.wgsl"), Cell::WGSL, include_str!("trellis.wgsl")],
         [include_str!("trellis_forward.wgsl")],
         [include_str!("trellis_backward.wgsl")],
     };
 
-    /// Words of `trellis.wgsl`'s `Cell`, in its order.
-    fn cell(self, _: &Dims) -> Cell {
-        recurrent::cell(&[self.phi as u32, self.slots, SLOT_EPSILON.to_bits()])
+    fn cell(self, _: &Dims) -> CellWords {
+        cell_words(&Cell { phi: self.phi as u32, slots: self.slots, epsilon: SLOT_EPSILON })
     }
 
     /// In elements, as `trellis.wgsl` cuts them up.

@@ -2,14 +2,7 @@
 //
 // The state is `S_K [m,K]`, then `S_V [m,V]`. A token leaves `R_K kᵀ`, `R_V vᵀ`, `S_K qᵀ`, each `[m]`. Where there are two
 // or three of something, it is of keys, values, query: its sides.
-
-// Words that `Trellis::cell` fills.
-struct Cell {
-    phi: u32,
-    slots: u32,
-    epsilon: f32,
-    unused: u32,
-}
+// `args.cell` is `Cell` of `trellis.rs`.
 
 // Rows for one token after the places, `[m]` each: `u`, `dz`, parts of `da`, what both memories ask of the code. Then `e`,
 // `g`, `w`, `N w`, `f̄` of (73), of two sides each. Then scalars: those of the places, and the token's `a`, `θ`. `rows`

@@ -7,11 +7,26 @@ use crate::{
     Selection, Wgpu,
     launch::{Binding, Kernel, WgslSource},
     memory::groups,
+    parameters::{Parameters, array, parameters, vec4},
 };
 use hecate_core::{
     Algorithm, DType, Device, DeviceMemory, Error, Host, Tensor,
     primitives::{add, scale},
 };
+
+parameters! {
+    /// What the kernels of these tests do not look at.
+    struct Ignored {
+        words: vec4<u32>,
+    }
+    /// More than a kernel can take.
+    struct TooMany {
+        words: array<vec4<u32>, 17>,
+    }
+}
+
+const IGNORED: Ignored = Ignored { words: [0; 4] };
+const TOO_MANY: TooMany = TooMany { words: [[0; 4]; 17] };
 
 #[test]
 fn what_no_adapter_is_called_is_refused() {
@@ -66,8 +81,9 @@ fn a_lost_device_says_so() {
 }
 
 /// A type error, and an entry point of another name.
-const WRONG: WgslSource = WgslSource { name: "wrong", parts: &["fn f() -> f32 { return 1u; }"] };
-const MISSING: WgslSource = WgslSource { name: "missing", parts: &["@compute @workgroup_size(1) fn other() {}"] };
+const WRONG: WgslSource = WgslSource { name: "wrong", parts: &[Ignored::WGSL, "fn f() -> f32 { return 1u; }"] };
+const MISSING: WgslSource =
+    WgslSource { name: "missing", parts: &[Ignored::WGSL, "@compute @workgroup_size(1) fn other() {}"] };
 
 #[test]
 fn a_wrong_kernel_is_an_error() {
@@ -76,7 +92,7 @@ fn a_wrong_kernel_is_an_error() {
     // One is no WGSL, the other has no such entry point: both are told with the kernel's name and constants.
     for source in [&WRONG, &MISSING] {
         let kernel = Kernel { source, entry: "f", constants: &[("N", 3)] };
-        let error = device.launch(&kernel, (1, 1, 1), &[0u32; 4], &[Binding::Write(&x)]).expect_err("it is wrong");
+        let error = device.launch(&kernel, (1, 1, 1), &IGNORED, &[Binding::Write(&x)]).expect_err("it is wrong");
         assert!(matches!(error, Error::Device { .. }), "{error:?}");
         let text = format!("{error}");
         assert!(text.contains(&format!("compiling `f` of {}.wgsl (N = 3)", source.name)), "{text}");
@@ -89,9 +105,13 @@ fn a_wrong_kernel_is_an_error() {
 /// A kernel with one array to write and one to read.
 const IN_PLACE: WgslSource = WgslSource {
     name: "in_place",
-    parts: &["@group(0) @binding(1) var<storage, read_write> x: array<f32>;
+    parts: &[
+        Ignored::WGSL,
+        TooMany::WGSL,
+        "@group(0) @binding(1) var<storage, read_write> x: array<f32>;
               @group(0) @binding(2) var<storage, read> y: array<f32>;
-              @compute @workgroup_size(1) fn f() { x[0] = y[0]; }"],
+              @compute @workgroup_size(1) fn f() { x[0] = y[0]; }",
+    ],
 };
 
 #[test]
@@ -101,7 +121,7 @@ fn an_array_is_not_read_and_written_under_two_names() {
     let kernel = Kernel { source: &IN_PLACE, entry: "f", constants: &[] };
     // WebGPU allows no array as read and as written in one launch.
     let bindings = [Binding::Write(&x), Binding::Read(&x)];
-    let error = device.launch(&kernel, (1, 1, 1), &[0u32; 4], &bindings).expect_err("one array, two names");
+    let error = device.launch(&kernel, (1, 1, 1), &IGNORED, &bindings).expect_err("one array, two names");
     assert!(error.to_string().contains("array 1"), "{error}");
 }
 
@@ -114,7 +134,7 @@ fn a_bad_launch_leaves_the_device_usable() {
     let kernel = Kernel { source: &IN_PLACE, entry: "f", constants: &[] };
     let bindings = [Binding::Write(&x), Binding::Read(&foreign)];
     // Drivers may tell it at once or when the queue is waited for.
-    let launched = device.launch(&kernel, (1, 1, 1), &[0u32; 4], &bindings);
+    let launched = device.launch(&kernel, (1, 1, 1), &IGNORED, &bindings);
     let error = launched.and_then(|()| device.synchronize()).expect_err("memory of another device");
     assert!(matches!(error, Error::Device { .. }), "{error:?}");
     assert_eq!(scale(2.0, &x).and_then(|x| x.to_f32()).expect("a product"), [2.0]);
@@ -130,9 +150,9 @@ fn launches_over_a_limit_are_refused_before_they_are_queued() {
     let arrays: Vec<_> = std::iter::repeat_n(Binding::Read(&x), 1 << 12).collect();
     let errors = [
         // One over WebGPU's least limits: 65 535 workgroups, 256 bytes of parameters.
-        device.launch(&kernel, (1, 1, 65_536), &[0u32; 4], &[]).expect_err("too many workgroups"),
-        device.launch(&kernel, (1, 1, 1), &[0u32; 68], &[]).expect_err("too many parameters"),
-        device.launch(&kernel, (1, 1, 1), &[0u32; 4], &arrays).expect_err("too many arrays"),
+        device.launch(&kernel, (1, 1, 65_536), &IGNORED, &[]).expect_err("too many workgroups"),
+        device.launch(&kernel, (1, 1, 1), &TOO_MANY, &[]).expect_err("too many parameters"),
+        device.launch(&kernel, (1, 1, 1), &IGNORED, &arrays).expect_err("too many arrays"),
     ];
     for (error, words) in errors.iter().zip(["65536", "272 bytes of parameters", "4096 arrays"]) {
         assert!(error.to_string().contains(words), "{error}");

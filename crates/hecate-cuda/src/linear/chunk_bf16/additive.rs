@@ -14,7 +14,8 @@ use super::{
 };
 use crate::{
     Cuda,
-    launch::{Grid, Pointer, kernels, pointer},
+    arguments::{In, Out, arguments},
+    launch::{Grid, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -39,26 +40,26 @@ const END: usize = SIDE * SIDE + 64;
 /// A segment has at least so many chunks, beside which one more launch takes little.
 const SHORTEST: usize = 16;
 
-/// `struct Bf16Additive` of `additive.cuh`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct AdditiveArguments {
-    /// Inputs and sizes.
-    call: LinearCall,
-    /// `v`, or the gradient of the outputs, `[rows,H,V]` of bfloat16.
-    values: Pointer,
-    /// The memory, or its gradient, that the chain begins with, and that it ends with: `[N,H,K,V]` in 32 bits.
-    first: Pointer,
-    last: Pointer,
-    /// The outputs, or the gradient of `v`, `[rows,H,V]` of bfloat16.
-    out: Pointer,
-    /// States before each chunk, or gradients of those after, `[kept,H]` in tiles; null: none.
-    kept: Pointer,
-    /// `[N,H,segments - 1,END]` in 32 bits; null with one segment.
-    ends: Pointer,
-    /// Segments of the longest sequence; chunks of a segment.
-    segments: u32,
-    each: u32,
+arguments! {
+    /// `struct Bf16Additive` of `additive.cuh`.
+    struct AdditiveArguments {
+        /// Inputs and sizes.
+        p: LinearCall,
+        /// `v`, or the gradient of the outputs, `[rows,H,V]` of bfloat16.
+        values: In<u16>,
+        /// The memory, or its gradient, that the chain begins with, and that it ends with: `[N,H,K,V]` in 32 bits.
+        first: In<f32>,
+        last: Out<f32>,
+        /// The outputs, or the gradient of `v`, `[rows,H,V]` of bfloat16.
+        out: Out<u16>,
+        /// States before each chunk, or gradients of those after, `[kept,H]` in tiles; null: none.
+        kept: Out<u16>,
+        /// `[N,H,segments - 1,END]` in 32 bits; null with one segment.
+        ends: Out<f32>,
+        /// Segments of the longest sequence; chunks of a segment.
+        segments: u32,
+        each: u32,
+    }
 }
 
 kernels! { SOURCE {
@@ -129,7 +130,7 @@ impl<'a> Additive<'a> {
     /// The arguments both ways have in common.
     fn arguments(&self, ends: Option<&Tensor<Cuda>>, kept: Option<&Tensor<Cuda>>) -> AdditiveArguments {
         AdditiveArguments {
-            call: self.call,
+            p: self.call,
             values: 0,
             first: 0,
             last: 0,

@@ -1,8 +1,9 @@
 //! From chunk to chunk, forward: equations (19)–(22).
 
-use super::{super::layout::LinearCall, segments::Segment, tiles::Tiles};
+use super::{super::layout::LinearCall, tiles::Tiles};
 use crate::{
-    launch::{Grid, Pointer, kernels},
+    arguments::{In, Out, arguments},
+    launch::{Grid, kernels},
     source::{KernelSource, kernel_source},
     streams::Streams,
 };
@@ -11,27 +12,28 @@ use hecate_core::Result;
 /// `out` and the memory after each chunk, one chunk after another for columns of a head.
 pub(crate) const SOURCE: KernelSource = kernel_source!("chunk_bf16_forward", "forward.cu");
 
-/// `struct Bf16Forward` of `forward.cuh`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct ForwardArguments {
-    /// Inputs and sizes.
-    pub(super) call: LinearCall,
-    /// What was prepared, `[kept,H,READY]` words of 32 bits.
-    pub(super) ready: Pointer,
-    /// `m`, `s`, `last_m`, `last_s`: `[N,H,K,V]` in 32 bits; `s` and `last_s` are null without momentum.
-    pub(super) m: Pointer,
-    pub(super) s: Pointer,
-    /// `[rows,H,V]` of bfloat16.
-    pub(super) out: Pointer,
-    pub(super) last_m: Pointer,
-    pub(super) last_s: Pointer,
-    /// States before each chunk `[kept,H,1 + S]`, in tiles; null: none.
-    pub(super) kept: Pointer,
-    /// `Z [rows,H,V]` of bfloat16; null where `kept` is.
-    pub(super) pseudo_values: Pointer,
-    /// Which chunks of every sequence.
-    pub(super) of: Segment,
+arguments! {
+    /// `struct Bf16Forward` of `forward.cuh`.
+    pub(super) struct ForwardArguments {
+        /// Inputs and sizes.
+        pub(super) p: LinearCall,
+        /// What was prepared, `[kept,H,READY]` words of 32 bits.
+        pub(super) ready: In<u8>,
+        /// `m`, `s`, `last_m`, `last_s`: `[N,H,K,V]` in 32 bits; `s` and `last_s` are null without momentum.
+        pub(super) m: In<f32>,
+        pub(super) s: In<f32>,
+        /// `[rows,H,V]` of bfloat16.
+        pub(super) out: Out<u16>,
+        pub(super) last_m: Out<f32>,
+        pub(super) last_s: Out<f32>,
+        /// States before each chunk `[kept,H,1 + S]`, in tiles; null: none.
+        pub(super) kept: Out<u16>,
+        /// `Z [rows,H,V]` of bfloat16; null where `kept` is.
+        pub(super) pseudo_values: Out<u16>,
+        /// Which chunks of every sequence: the first of them, and how many.
+        pub(super) begin: u32,
+        pub(super) chunks: u32,
+    }
 }
 
 kernels! { SOURCE {

@@ -3,39 +3,40 @@
 use super::{super::layout::LinearCall, segments::Segment};
 use crate::{
     Cuda,
-    launch::{Grid, Pointer, kernels},
+    arguments::{In, InPlace, Out, arguments},
+    launch::{Grid, kernels},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::Result;
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("chunk_bf16_gradients", "gradients.cu");
 
-/// `struct Bf16Gradients` of `slabs.cuh`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct GradientsArguments {
-    /// Inputs and sizes.
-    pub(super) call: LinearCall,
-    /// What was prepared, `[kept,H,READY]` words of 32 bits.
-    pub(super) ready: Pointer,
-    /// States before each chunk, and gradients of those after `[kept,H,1 + S]`, in tiles.
-    pub(super) kept: Pointer,
-    pub(super) kept_grads: Pointer,
-    /// `Z` and `Λ`, `[rows,H,V]` of bfloat16.
-    pub(super) pseudo_values: Pointer,
-    pub(super) solved: Pointer,
-    /// `[rows,H,V]` of bfloat16.
-    pub(super) dout: Pointer,
-    /// `dq` and `dk`, `[rows,H,K]` of bfloat16.
-    pub(super) dq: Pointer,
-    pub(super) dk: Pointer,
-    /// Gradients of the gates `[rows,H]` in 32 bits; null where the rule has none.
-    pub(super) log_a: Pointer,
-    pub(super) log_eta: Pointer,
-    pub(super) theta: Pointer,
-    pub(super) beta: Pointer,
-    /// Which chunks of every sequence.
-    pub(super) of: Segment,
+arguments! {
+    /// `struct Bf16Gradients` of `slabs.cuh`.
+    pub(super) struct GradientsArguments {
+        /// Inputs and sizes.
+        pub(super) p: LinearCall,
+        /// What was prepared, `[kept,H,READY]` words of 32 bits.
+        pub(super) ready: In<u8>,
+        /// States before each chunk, and gradients of those after `[kept,H,1 + S]`, in tiles.
+        pub(super) kept: In<u16>,
+        pub(super) kept_grads: In<u16>,
+        /// `Z` and `Λ`, `[rows,H,V]` of bfloat16.
+        pub(super) pseudo_values: In<u16>,
+        pub(super) solved: In<u16>,
+        /// `[rows,H,V]` of bfloat16.
+        pub(super) dout: In<u16>,
+        /// `dq` and `dk`, `[rows,H,K]` of bfloat16.
+        pub(super) dq: Out<u16>,
+        pub(super) dk: Out<u16>,
+        /// Gradients of the gates `[rows,H]` in 32 bits; null where the rule has none.
+        pub(super) log_a: Out<f32>,
+        pub(super) log_eta: Out<f32>,
+        pub(super) theta: Out<f32>,
+        pub(super) beta: Out<f32>,
+        /// Which chunks of every sequence.
+        pub(super) of: InPlace<Segment>,
+    }
 }
 
 kernels! { SOURCE {

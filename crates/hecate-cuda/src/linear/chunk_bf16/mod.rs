@@ -212,7 +212,7 @@ impl<'a> Chunks<'a> {
 
     /// Equations (15)–(18), of all chunks of a segment.
     fn prepare(&self, ready: &Tensor<Cuda>, of: Segment) -> Result<()> {
-        let all = PrepareArguments { call: self.calls[0], ready: pointer(ready), of };
+        let all = PrepareArguments { p: self.calls[0], ready: pointer(ready), of };
         all.launch(self.device, self.grid(0, of), self.tiles.keys, self.layout.spec.momentum)
     }
 
@@ -258,7 +258,7 @@ impl<'a> Chunks<'a> {
             // The chain begins when what was queued before is done.
             streams.link_waits()?;
             let all = ForwardArguments {
-                call: self.calls[0],
+                p: self.calls[0],
                 ready: pointer(&ready),
                 m: pointer(&inputs.state.m),
                 s: optional(inputs.state.s.as_ref()),
@@ -267,7 +267,8 @@ impl<'a> Chunks<'a> {
                 last_s: optional(outputs.state.s.as_ref()),
                 kept: places.as_ref().map_or(0, |(states, _)| narrow(states)),
                 pseudo_values: places.as_ref().map_or(0, |(_, pseudo_values)| narrow(pseudo_values)),
-                of,
+                begin: of.first,
+                chunks: of.chunks,
             };
             all.launch(&streams, self.grid(1, of), &self.tiles, self.layout.spec.momentum)?;
         }
@@ -362,7 +363,7 @@ impl<'a> Chunks<'a> {
         dinputs: &LinearInputs<Tensor<Cuda>>,
     ) -> GradientsArguments {
         GradientsArguments {
-            call: self.calls[1],
+            p: self.calls[1],
             ready: 0,
             kept: narrow(&kept.states),
             kept_grads: narrow(state_grads),
@@ -396,7 +397,7 @@ impl<'a> Chunks<'a> {
         progress: Option<&Tensor<Cuda>>,
     ) -> ReverseArguments {
         ReverseArguments {
-            call: self.calls[1],
+            p: self.calls[1],
             ready: pointer(ready),
             dout: narrow(&grads.out),
             dm: pointer(&grads.state.m),

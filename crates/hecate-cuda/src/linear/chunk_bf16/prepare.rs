@@ -3,7 +3,8 @@
 use super::{super::layout::LinearCall, segments::Segment};
 use crate::{
     Cuda,
-    launch::{Grid, Pointer, kernels},
+    arguments::{InPlace, Out, arguments},
+    launch::{Grid, kernels},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::Result;
@@ -11,16 +12,16 @@ use hecate_core::Result;
 /// `k kᵀ` and `q kᵀ` with decays, and the solved triangle, for each chunk and head.
 pub(crate) const SOURCE: KernelSource = kernel_source!("chunk_bf16_prepare", "prepare.cu");
 
-/// `struct Bf16Prepare` of `prepare.cu`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct PrepareArguments {
-    /// Inputs and sizes.
-    pub(super) call: LinearCall,
-    /// `[kept,H,READY]` words of 32 bits.
-    pub(super) ready: Pointer,
-    /// Which chunks of every sequence.
-    pub(super) of: Segment,
+arguments! {
+    /// `struct Bf16Prepare` of `prepare.cu`.
+    pub(super) struct PrepareArguments {
+        /// Inputs and sizes.
+        pub(super) p: LinearCall,
+        /// `[kept,H,READY]` words of 32 bits.
+        pub(super) ready: Out<u8>,
+        /// Which chunks of every sequence.
+        pub(super) of: InPlace<Segment>,
+    }
 }
 
 kernels! { SOURCE {

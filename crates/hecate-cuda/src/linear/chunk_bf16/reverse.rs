@@ -3,6 +3,7 @@
 use super::{super::layout::LinearCall, tiles::Tiles};
 use crate::{
     Cuda,
+    arguments::{In, Out, arguments},
     launch::{Grid, Pointer, kernels},
     source::{KernelSource, kernel_source},
     streams::Streams,
@@ -11,37 +12,37 @@ use hecate_core::Result;
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("chunk_bf16_reverse", "reverse.cu");
 
-/// `struct Bf16Reverse` of `reverse.cuh`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct ReverseArguments {
-    /// Inputs and sizes.
-    pub(super) call: LinearCall,
-    /// What was prepared, `[kept,H,READY]` words of 32 bits.
-    pub(super) ready: Pointer,
-    /// `[rows,H,V]` of bfloat16.
-    pub(super) dout: Pointer,
-    /// `dm`, `ds` of the final, `first_dm`, `first_ds` of the initial state: `[N,H,K,V]` in 32 bits.
-    pub(super) dm: Pointer,
-    pub(super) ds: Pointer,
-    pub(super) first_dm: Pointer,
-    pub(super) first_ds: Pointer,
-    /// Gradients of the states after each chunk `[kept,H,1 + S]`, in tiles.
-    pub(super) kept: Pointer,
-    /// `Λ [rows,H,V]` of bfloat16.
-    pub(super) solved: Pointer,
-    /// `[rows,H,V]` of bfloat16.
-    pub(super) dv: Pointer,
-    /// `[segments]`: how many blocks are through each; null: nobody asks.
-    pub(super) progress: Pointer,
-    /// Chunks that lie in shared memory.
-    pub(super) stages: u32,
-    /// Chunks of a segment.
-    pub(super) segment: u32,
+arguments! {
+    /// `struct Bf16Reverse` of `reverse.cuh`.
+    pub(super) struct ReverseArguments {
+        /// Inputs and sizes.
+        pub(super) p: LinearCall,
+        /// What was prepared, `[kept,H,READY]` words of 32 bits.
+        pub(super) ready: In<u8>,
+        /// `[rows,H,V]` of bfloat16.
+        pub(super) dout: In<u16>,
+        /// `dm`, `ds` of the final, `first_dm`, `first_ds` of the initial state: `[N,H,K,V]` in 32 bits.
+        pub(super) dm: In<f32>,
+        pub(super) ds: In<f32>,
+        pub(super) first_dm: Out<f32>,
+        pub(super) first_ds: Out<f32>,
+        /// Gradients of the states after each chunk `[kept,H,1 + S]`, in tiles.
+        pub(super) kept: Out<u16>,
+        /// `Λ [rows,H,V]` of bfloat16.
+        pub(super) solved: Out<u16>,
+        /// `[rows,H,V]` of bfloat16.
+        pub(super) dv: Out<u16>,
+        /// `[segments]`: how many blocks are through each; null: nobody asks.
+        pub(super) progress: Out<u32>,
+        /// Chunks that lie in shared memory.
+        pub(super) stages: u32,
+        /// Chunks of a segment.
+        pub(super) segment: u32,
+    }
 }
 
 kernels! { SOURCE {
-    "bf16_await" Await { counter: Pointer, count: u32, unused: u32 }
+    "bf16_await" Await { counter: In<u32>, count: u32, unused: u32 }
     "bf16_reverse_64_2" Reverse64By2 { all: ReverseArguments }
     "bf16_reverse_64_4" Reverse64By4 { all: ReverseArguments }
     "bf16_reverse_128_2" Reverse128By2 { all: ReverseArguments }

@@ -1,14 +1,17 @@
 //! Long sequences of few heads in segments. Blocks that go from chunk to chunk leave multiprocessors idle; these work on the
 //! chunks of another segment meanwhile.
 
-/// Chunks of every sequence, from `first` on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub(super) struct Segment {
-    /// The first of them.
-    pub(super) first: u32,
-    /// How many.
-    pub(super) chunks: u32,
+use crate::arguments::arguments;
+
+arguments! {
+    /// Chunks of every sequence, from `first` on.
+    #[derive(PartialEq, Eq)]
+    pub(super) struct Segment {
+        /// The first of them.
+        pub(super) first: u32,
+        /// How many.
+        pub(super) chunks: u32,
+    }
 }
 
 /// A segment has at least so many chunks, beside which starting its kernels takes little.

@@ -14,6 +14,7 @@
 use super::{AttentionCall, Forward, KeyGrads, QueryGrads};
 use crate::{
     Cuda,
+    arguments::arguments,
     bulk::BulkMap,
     launch::{Array, Grid, kernels},
     source::{KernelSource, kernel_source},
@@ -25,44 +26,36 @@ pub(crate) const QUERIES: KernelSource = kernel_source!("attention_groups_querie
 pub(crate) const KEYS: KernelSource = kernel_source!("attention_groups_keys", "keys_groups.cu");
 
 kernels! { FORWARD {
-    "attention_groups_forward_64_bf16" Forward64Bf16 { call: Call<Forward> }
-    "attention_groups_forward_64_f16" Forward64F16 { call: Call<Forward> }
-    "attention_groups_forward_128_bf16" Forward128Bf16 { call: Call<Forward> }
-    "attention_groups_forward_128_f16" Forward128F16 { call: Call<Forward> }
+    "attention_groups_forward_64_bf16" Forward64Bf16 { maps: Maps, args: Forward }
+    "attention_groups_forward_64_f16" Forward64F16 { maps: Maps, args: Forward }
+    "attention_groups_forward_128_bf16" Forward128Bf16 { maps: Maps, args: Forward }
+    "attention_groups_forward_128_f16" Forward128F16 { maps: Maps, args: Forward }
 } }
 kernels! { QUERIES {
-    "attention_groups_dq_64_bf16" Queries64Bf16 { call: Call<QueryGrads> }
-    "attention_groups_dq_64_f16" Queries64F16 { call: Call<QueryGrads> }
-    "attention_groups_dq_128_bf16" Queries128Bf16 { call: Call<QueryGrads> }
-    "attention_groups_dq_128_f16" Queries128F16 { call: Call<QueryGrads> }
+    "attention_groups_dq_64_bf16" Queries64Bf16 { maps: Maps, args: QueryGrads }
+    "attention_groups_dq_64_f16" Queries64F16 { maps: Maps, args: QueryGrads }
+    "attention_groups_dq_128_bf16" Queries128Bf16 { maps: Maps, args: QueryGrads }
+    "attention_groups_dq_128_f16" Queries128F16 { maps: Maps, args: QueryGrads }
 } }
 kernels! { KEYS {
-    "attention_groups_dkv_64_bf16" Keys64Bf16 { call: Call<KeyGrads> }
-    "attention_groups_dkv_64_f16" Keys64F16 { call: Call<KeyGrads> }
-    "attention_groups_dkv_128_bf16" Keys128Bf16 { call: Call<KeyGrads> }
-    "attention_groups_dkv_128_f16" Keys128F16 { call: Call<KeyGrads> }
+    "attention_groups_dkv_64_bf16" Keys64Bf16 { maps: Maps, args: KeyGrads }
+    "attention_groups_dkv_64_f16" Keys64F16 { maps: Maps, args: KeyGrads }
+    "attention_groups_dkv_128_bf16" Keys128Bf16 { maps: Maps, args: KeyGrads }
+    "attention_groups_dkv_128_f16" Keys128F16 { maps: Maps, args: KeyGrads }
 } }
 
-/// The arrays of a call in boxes of a tile's rows; `Maps` in the kernels.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Maps {
-    /// `[rows, Hq, ·]`, in tiles of queries, each of heads that share keys.
-    q: BulkMap,
-    dy: BulkMap,
-    /// `[rows, Hkv, ·]`.
-    k: BulkMap,
-    v: BulkMap,
-    /// Whether there are those of `q` and `dy`: heads that share keys fill tiles.
-    boxed: u32,
-}
-
-/// What a kernel takes; `GroupCall` there.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Call<A> {
-    maps: Maps,
-    arguments: A,
+arguments! {
+    /// The arrays of a call in boxes of a tile's rows; `Maps` in the kernels.
+    struct Maps {
+        /// `[rows, Hq, ·]`, in tiles of queries, each of heads that share keys.
+        q: BulkMap,
+        dy: BulkMap,
+        /// `[rows, Hkv, ·]`.
+        k: BulkMap,
+        v: BulkMap,
+        /// Whether there are those of `q` and `dy`: heads that share keys fill tiles.
+        boxed: u32,
+    }
 }
 
 impl Maps {
@@ -120,13 +113,13 @@ fn grid(device: &Cuda, blocks: Grid, width: usize) -> Grid {
 
 /// Starts the kernel of the width and type.
 macro_rules! launch {
-    ($device:ident, $width:ident, $blocks:ident, [$a:ident, $b:ident, $c:ident, $d:ident], $call:expr) => {{
-        let (grid, call) = (grid($device, $blocks, $width), $call);
-        match ($width, call.arguments.call.q.dtype) {
-            (64, 1) => $device.launch(grid, &$a { call }),
-            (64, _) => $device.launch(grid, &$b { call }),
-            (_, 1) => $device.launch(grid, &$c { call }),
-            _ => $device.launch(grid, &$d { call }),
+    ($device:ident, $width:ident, $blocks:ident, [$a:ident, $b:ident, $c:ident, $d:ident], $maps:ident, $args:ident) => {{
+        let (grid, maps, args) = (grid($device, $blocks, $width), $maps, $args);
+        match ($width, args.call.q.dtype) {
+            (64, 1) => $device.launch(grid, &$a { maps, args }),
+            (64, _) => $device.launch(grid, &$b { maps, args }),
+            (_, 1) => $device.launch(grid, &$c { maps, args }),
+            _ => $device.launch(grid, &$d { maps, args }),
         }
     }};
 }
@@ -135,22 +128,19 @@ macro_rules! launch {
 type Sizes = (Grid, usize, usize);
 
 /// `y` and `lse`; a job has [`TILE`] queries.
-pub(super) fn forward(device: &Cuda, (blocks, width, rows): Sizes, arguments: Forward) -> Result<()> {
-    let maps = Maps::new(&arguments.call, None, rows, [TILE, TILE])?;
-    let call = Call { maps, arguments };
-    launch!(device, width, blocks, [Forward64Bf16, Forward64F16, Forward128Bf16, Forward128F16], call)
+pub(super) fn forward(device: &Cuda, (blocks, width, rows): Sizes, args: Forward) -> Result<()> {
+    let maps = Maps::new(&args.call, None, rows, [TILE, TILE])?;
+    launch!(device, width, blocks, [Forward64Bf16, Forward64F16, Forward128Bf16, Forward128F16], maps, args)
 }
 
 /// `dq`; a job has [`TILE`] queries.
-pub(super) fn query_grads(device: &Cuda, (blocks, width, rows): Sizes, arguments: QueryGrads) -> Result<()> {
-    let maps = Maps::new(&arguments.call, Some(arguments.dy), rows, [TILE, PASSED])?;
-    let call = Call { maps, arguments };
-    launch!(device, width, blocks, [Queries64Bf16, Queries64F16, Queries128Bf16, Queries128F16], call)
+pub(super) fn query_grads(device: &Cuda, (blocks, width, rows): Sizes, args: QueryGrads) -> Result<()> {
+    let maps = Maps::new(&args.call, Some(args.dy), rows, [TILE, PASSED])?;
+    launch!(device, width, blocks, [Queries64Bf16, Queries64F16, Queries128Bf16, Queries128F16], maps, args)
 }
 
 /// `dk` and `dv`; a job has [`TILE`] keys.
-pub(super) fn key_grads(device: &Cuda, (blocks, width, rows): Sizes, arguments: KeyGrads) -> Result<()> {
-    let maps = Maps::new(&arguments.call, Some(arguments.dy), rows, [PASSED, TILE])?;
-    let call = Call { maps, arguments };
-    launch!(device, width, blocks, [Keys64Bf16, Keys64F16, Keys128Bf16, Keys128F16], call)
+pub(super) fn key_grads(device: &Cuda, (blocks, width, rows): Sizes, args: KeyGrads) -> Result<()> {
+    let maps = Maps::new(&args.call, Some(args.dy), rows, [PASSED, TILE])?;
+    launch!(device, width, blocks, [Keys64Bf16, Keys64F16, Keys128Bf16, Keys128F16], maps, args)
 }

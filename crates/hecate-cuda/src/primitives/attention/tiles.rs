@@ -11,7 +11,8 @@
 use super::{Forward, KeyGrads, QueryGrads, TILE};
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    arguments::Out,
+    launch::{Array, Grid, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{DType, Result, Tensor, primitives::AttentionDims};
@@ -26,7 +27,7 @@ kernels! { FORWARD {
     "attention_tiles_forward_256" Forward256 { arguments: Forward }
 } }
 kernels! { QUERIES {
-    "attention_along" Along { y: Array, dy: Array, along: Pointer, rows: u64, value: i32 }
+    "attention_along" Along { y: Array, dy: Array, along: Out<f32>, rows: u64, value: i32 }
     "attention_tiles_dq_64" Queries64 { arguments: QueryGrads }
     "attention_tiles_dq_128" Queries128 { arguments: QueryGrads }
     "attention_tiles_dq_256" Queries256 { arguments: QueryGrads }

@@ -9,6 +9,7 @@ use super::{
     places::{Cutter, Panel, Places},
 };
 use crate::launch::Kernel;
+use crate::parameters::parameters;
 use hecate_core::{
     Read, Result,
     families::DeepSpec,
@@ -54,58 +55,59 @@ impl Tiling {
     }
 }
 
-/// Twin of `groups.wgsl`'s structure `LayerPlaces`.
-#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C)]
-pub(super) struct LayerNamed {
-    /// Rows of the layer's matrices; 0 for a layer that a matrix does not have.
-    rows: u32,
-    /// Columns of its matrices.
-    wide: u32,
-    /// Where it is written, `[G,rows]`.
-    key: u32,
-    /// What it is asked, `[G,rows]`.
-    query: u32,
-    /// What it is written with, `[G,wide]`.
-    value: u32,
-    /// What is read, `[G,wide]`.
-    out: u32,
-    /// X `[rows,wide]`.
-    state: u32,
-    /// Its image at the group's start.
-    weights: u32,
-    /// The gradient of that.
-    dweights: u32,
-    /// The gradient of X.
-    dstate: u32,
-    /// What X goes back to.
-    anchor: u32,
-    /// The gradient of that.
-    danchor: u32,
-    /// The gradient of what is read.
-    dout: u32,
-    /// The gradient of queries.
-    dquery: u32,
-    /// The gradient of keys.
-    dkey: u32,
-    /// The gradient of what is written.
-    dvalue: u32,
-    /// Logarithms of columns' sums `[G + 1,wide]`, of distributions alone.
-    logs: u32,
-    /// Parts of sums of powers `[8 blocks,G]`, of (54) alone.
-    norms: u32,
-    /// States before chunks of tokens, as invocations have them.
-    starts: u32,
-    /// States before the tokens of a chunk, in the same order.
-    trail: u32,
-    /// Parts of gradients of queries and keys `[blocks,G,2,rows]`.
-    parts: u32,
-    /// Parts of gradients of a `[8 blocks,G]`.
-    da: u32,
-    /// Lists by slabs of rows.
-    by_slab: u32,
-    /// Workgroups of a sweep.
-    blocks: u32,
+parameters! {
+    /// Where one layer's panels are, of memories whose weights are an image of the state.
+    #[derive(Default)]
+    pub(super) struct LayerPlaces {
+        /// Rows of the layer's matrices; 0 for a layer that a matrix does not have.
+        rows: u32,
+        /// Columns of its matrices.
+        wide: u32,
+        /// Where it is written, `[G,rows]`.
+        key: u32,
+        /// What it is asked, `[G,rows]`.
+        query: u32,
+        /// What it is written with, `[G,wide]`.
+        value: u32,
+        /// What is read, `[G,wide]`.
+        out: u32,
+        /// X `[rows,wide]`.
+        state: u32,
+        /// Its image at the group's start.
+        weights: u32,
+        /// The gradient of that.
+        dweights: u32,
+        /// The gradient of X.
+        dstate: u32,
+        /// What X goes back to.
+        anchor: u32,
+        /// The gradient of that.
+        danchor: u32,
+        /// The gradient of what is read.
+        dout: u32,
+        /// The gradient of queries.
+        dquery: u32,
+        /// The gradient of keys.
+        dkey: u32,
+        /// The gradient of what is written.
+        dvalue: u32,
+        /// Logarithms of columns' sums `[G + 1,wide]`, of distributions alone.
+        logs: u32,
+        /// Parts of sums of powers `[8 blocks,G]`, of (54) alone.
+        norms: u32,
+        /// States before chunks of tokens, as invocations have them.
+        starts: u32,
+        /// States before the tokens of a chunk, in the same order.
+        trail: u32,
+        /// Parts of gradients of queries and keys `[blocks,G,2,rows]`.
+        parts: u32,
+        /// Parts of gradients of a `[8 blocks,G]`.
+        da: u32,
+        /// Lists by slabs of rows.
+        by_slab: u32,
+        /// Workgroups of a sweep.
+        blocks: u32,
+    }
 }
 
 /// What kernels of a rule's sweeps are compiled for.
@@ -146,7 +148,7 @@ impl Sweeps {
     }
 
     /// Both layers' places, of which those of sweeps alone are cut now.
-    pub(super) fn layers(self, p: &Places, all: &mut Cutter, backward: bool) -> [LayerNamed; 2] {
+    pub(super) fn layers(self, p: &Places, all: &mut Cutter, backward: bool) -> [LayerPlaces; 2] {
         let group = p.group as usize;
         let tilings = p.state.map(|state| Tiling::of(state.rows as usize).unwrap_or(Tiling::LARGEST));
         let blocks = |n: usize| tilings[n].blocks(p.state[n].columns as usize);
@@ -163,7 +165,7 @@ impl Sweeps {
             let chunks = if backward { group.div_ceil(chunk(self.normed())) } else { 0 };
             let norms = if self.normed() { PARTS * blocks(n) } else { 0 };
             let logs = if self.normed() { 0 } else { wide as usize };
-            LayerNamed {
+            LayerPlaces {
                 rows,
                 wide,
                 key: key.at,
@@ -286,7 +288,7 @@ impl Pass<'_> {
     #[expect(unsafe_code, reason = "sweeps are what most time goes to")]
     fn sweep(&self, entry: &'static str, layer: usize, plus: u32) -> Result<()> {
         let Some(sweeps) = self.has.sweeps else { return Ok(()) };
-        let LayerNamed { rows, wide, blocks, .. } = self.places.layers[layer];
+        let LayerPlaces { rows, wide, blocks, .. } = self.places.layers[layer];
         let kernel = Kernel { source: &IMAGES, entry, constants: &sweeps.constants(rows as usize, wide as usize) };
         let args = self.args(Job { origin: layer as u32, plus, ..Job::default() });
         let bindings = self.bindings(self.arrays.read[0], self.arrays.made);

@@ -30,7 +30,9 @@ mod product;
 
 use crate::{
     Wgpu,
+    deep::Cell,
     launch::{DIMENSION, Kernel, WgslSource},
+    parameters::Parameters,
     recurrent::{Arrays, FUNCTIONS, RecurrentCall, SILU},
 };
 use cooperative::Cooperative;
@@ -39,10 +41,10 @@ use hecate_core::{
     families::{DeepOptions, DeepSpec},
     rules::Retention,
 };
-use mapped::Sweeps;
-use pass::Pass;
-use places::{Has, Places, Plan};
-use product::{FINISH, PRODUCT_ARGS};
+use mapped::{LayerPlaces, Sweeps};
+use pass::{GroupArgs, Pass};
+use places::{Has, PanelPlaces, Places, Plan};
+use product::{FINISH, Factors, PRODUCT_TEXT, ProductArgs};
 use std::cell::OnceCell;
 
 /// Products.
@@ -52,9 +54,11 @@ static PRODUCT: WgslSource = WgslSource {
         crate::launch::PRELUDE,
         SILU,
         include_str!("../activation.wgsl"),
-        include_str!("../cell.wgsl"),
+        Cell::WGSL,
         include_str!("numbers.wgsl"),
-        PRODUCT_ARGS,
+        Factors::WGSL,
+        ProductArgs::WGSL,
+        PRODUCT_TEXT,
         FINISH,
         include_str!("product.wgsl"),
     ],
@@ -67,10 +71,14 @@ static GROUPS: WgslSource = WgslSource {
         FUNCTIONS,
         SILU,
         include_str!("../activation.wgsl"),
-        include_str!("../cell.wgsl"),
+        Cell::WGSL,
         include_str!("../bias.wgsl"),
-        include_str!("../../recurrent/call.wgsl"),
+        RecurrentCall::WGSL,
         include_str!("numbers.wgsl"),
+        PanelPlaces::WGSL,
+        LayerPlaces::WGSL,
+        Plan::WGSL,
+        GroupArgs::WGSL,
         include_str!("groups.wgsl"),
         include_str!("moves.wgsl"),
         include_str!("arrive.wgsl"),
@@ -88,10 +96,14 @@ static IMAGES: WgslSource = WgslSource {
         FUNCTIONS,
         SILU,
         include_str!("../activation.wgsl"),
-        include_str!("../cell.wgsl"),
+        Cell::WGSL,
         include_str!("../retention.wgsl"),
-        include_str!("../../recurrent/call.wgsl"),
+        RecurrentCall::WGSL,
         include_str!("numbers.wgsl"),
+        PanelPlaces::WGSL,
+        LayerPlaces::WGSL,
+        Plan::WGSL,
+        GroupArgs::WGSL,
         include_str!("groups.wgsl"),
         include_str!("arrive.wgsl"),
         include_str!("mapped/mapped.wgsl"),

@@ -11,7 +11,8 @@ use crate::{
     Wgpu,
     deep::cell,
     launch::{Binding, Kernel},
-    recurrent::{Arrays, Cell, RecurrentCall},
+    parameters::parameters,
+    recurrent::{Arrays, CellWords as Cell, RecurrentCall},
 };
 use hecate_core::{Read, Result, Tensor};
 use std::cell::OnceCell;
@@ -19,25 +20,24 @@ use std::cell::OnceCell;
 /// Invocations of a workgroup between products.
 pub(super) const THREADS: usize = 64;
 
-/// Twin of `groups.wgsl`'s structure of this name.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-pub(super) struct GroupArgs {
-    /// The rule and its options.
-    cell: Cell,
-    /// First sequence and head of the dispatch.
-    sequence_head: u32,
-    /// First token of the group.
-    start: u32,
-    /// As in [`Job`].
-    origin: u32,
-    /// As in [`Job`].
-    to: u32,
-    /// As in [`Job`].
-    width: u32,
-    /// As in [`Job`].
-    plus: u32,
-    unused: [u32; 2],
+parameters! {
+    /// What a kernel between products is told.
+    pub(super) struct GroupArgs {
+        /// The rule and its options.
+        cell: Cell,
+        /// First sequence and head of the dispatch.
+        sequence_head: u32,
+        /// First token of the group.
+        start: u32,
+        /// As in [`Job`].
+        origin: u32,
+        /// As in [`Job`].
+        to: u32,
+        /// As in [`Job`].
+        width: u32,
+        /// As in [`Job`].
+        plus: u32,
+    }
 }
 
 /// What a kernel between products is told.
@@ -107,7 +107,7 @@ impl Pass<'_> {
     pub(super) fn args(&self, job: Job) -> GroupArgs {
         let Job { origin, to, width, plus } = job;
         let (cell, sequence_head, start) = (cell(self.groups.options), self.first, self.start as u32);
-        GroupArgs { cell, sequence_head, start, origin, to, width, plus, unused: [0; 2] }
+        GroupArgs { cell, sequence_head, start, origin, to, width, plus }
     }
 
     /// Their arrays.

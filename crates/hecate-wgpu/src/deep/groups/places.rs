@@ -1,6 +1,7 @@
 //! Where a memory's panels lie, and what kernels are told of them.
 
-use super::mapped::{LayerNamed, Sweeps};
+use super::mapped::{LayerPlaces, Sweeps};
+use crate::parameters::{array, parameters};
 use crate::recurrent::RecurrentCall;
 use hecate_core::{Checkpoints, Dims};
 
@@ -67,70 +68,70 @@ impl Cutter {
 /// Both layers' matrices.
 pub(super) type Matrices = [Panel; 2];
 
-/// Twin of `groups.wgsl`'s structure of this name.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-pub(super) struct Named {
-    /// Numbers by token.
-    numbers: u32,
-    /// X of both layers, then momentum.
-    state: u32,
-    /// What both go back to.
-    anchor: u32,
-    /// Keys `[G,K]`.
-    k: u32,
-    /// Queries `[G,K]`.
-    q: u32,
-    /// Values, then errors `[G,V]`.
-    v: u32,
-    /// What is taught `[G,V]`.
-    u: u32,
-    /// Predictions, then outputs `[G,V]`.
-    prediction: u32,
-    /// What the second layer is written with `[G,V]`.
-    z1: u32,
-    /// Masks `[G,G]`.
-    c: u32,
-    /// How much of each write momentum has `[G,G]`.
-    e: u32,
-    /// Gradients of masks `[G,G]`.
-    dc: u32,
-    /// Pre-activations at keys `[G,D]`.
-    pre: u32,
-    /// u W₁ᵀ `[G,D]`.
-    back: u32,
-    /// Its gradient.
-    dback: u32,
-    /// The gradient of the hidden layer at keys.
-    dh: u32,
-    /// The gradient of `z1`.
-    dz1: u32,
-    /// The gradient of `u`.
-    du: u32,
-    /// The gradient of the state.
-    dstate: u32,
-    /// The gradient of the anchor.
-    danchor: u32,
-    /// Partial sums by rows of matrices.
-    sums: u32,
-    /// Rows of the longer matrix.
-    tall: u32,
-    /// Predictions after a layer norm `[G,V]`.
-    normed: u32,
-    /// What is taught before its Jacobian `[G,V]`; without a norm `u`.
-    taught: u32,
+parameters! {
+    /// Where panels are in a memory's part of the workspace, row-major.
+    pub(super) struct PanelPlaces {
+        /// Numbers by token.
+        numbers: u32,
+        /// X of both layers, then momentum.
+        state: u32,
+        /// What both go back to.
+        anchor: u32,
+        /// Keys `[G,K]`.
+        k: u32,
+        /// Queries `[G,K]`.
+        q: u32,
+        /// Values, then errors `[G,V]`.
+        v: u32,
+        /// What is taught `[G,V]`.
+        u: u32,
+        /// Predictions, then outputs `[G,V]`.
+        prediction: u32,
+        /// What the second layer is written with `[G,V]`.
+        z1: u32,
+        /// Masks `[G,G]`.
+        c: u32,
+        /// How much of each write momentum has `[G,G]`.
+        e: u32,
+        /// Gradients of masks `[G,G]`.
+        dc: u32,
+        /// Pre-activations at keys `[G,D]`.
+        pre: u32,
+        /// u W₁ᵀ `[G,D]`.
+        back: u32,
+        /// Its gradient.
+        dback: u32,
+        /// The gradient of the hidden layer at keys.
+        dh: u32,
+        /// The gradient of `z1`.
+        dz1: u32,
+        /// The gradient of `u`.
+        du: u32,
+        /// The gradient of the state.
+        dstate: u32,
+        /// The gradient of the anchor.
+        danchor: u32,
+        /// Partial sums by rows of matrices.
+        sums: u32,
+        /// Rows of the longer matrix.
+        tall: u32,
+        /// Predictions after a layer norm `[G,V]`.
+        normed: u32,
+        /// What is taught before its Jacobian `[G,V]`; without a norm `u`.
+        taught: u32,
+    }
 }
 
-/// Twin of `groups.wgsl`'s structure `Plan`.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-pub(super) struct Plan {
-    /// Sizes of the call, and where arguments and results lie.
-    pub(super) call: RecurrentCall,
-    /// Where panels lie.
-    pub(super) places: Named,
-    /// Where sweeps find those of a layer.
-    pub(super) layers: [LayerNamed; 2],
+parameters! {
+    /// What kernels between products read of a call.
+    pub(super) struct Plan {
+        /// Sizes of the call, and where arguments and results lie.
+        pub(super) call: RecurrentCall,
+        /// Where panels lie.
+        pub(super) places: PanelPlaces,
+        /// Where sweeps find those of a layer.
+        pub(super) layers: array<LayerPlaces, 2>,
+    }
 }
 
 /// A memory's panels; `groups.wgsl` says what is in those that it names.
@@ -219,7 +220,7 @@ pub(super) struct Places {
     /// States before the second and later groups of an interval, but the last.
     begun: Vec<u32>,
     /// What sweeps have, where weights are an image of the state.
-    pub(super) layers: [LayerNamed; 2],
+    pub(super) layers: array<LayerPlaces, 2>,
     /// Elements of all.
     pub(super) each: usize,
 }
@@ -333,8 +334,8 @@ impl Places {
     }
 
     /// As kernels have them.
-    pub(super) fn named(&self) -> Named {
-        Named {
+    pub(super) fn named(&self) -> PanelPlaces {
+        PanelPlaces {
             numbers: self.numbers,
             state: self.state[0].at,
             anchor: self.anchor[0].at,

@@ -1,72 +1,79 @@
 //! A product of matrices of all memories, and what becomes of its sums.
 
 use super::places::{Number, Panel, Places};
-use crate::recurrent::Cell;
+use crate::parameters::{array, parameters};
+use crate::recurrent::CellWords as Cell;
 
 /// What products are told, and what becomes of their sums.
-pub(super) const PRODUCT_ARGS: &str = include_str!("product_args.wgsl");
+pub(super) const PRODUCT_TEXT: &str = include_str!("product_args.wgsl");
 pub(super) const FINISH: &str = include_str!("finish.wgsl");
 
-/// Twin of `product_args.wgsl`'s structure of this name.
-#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C)]
-struct Factors {
-    /// Where the left factor begins.
-    a: u32,
-    /// Where the right one does.
-    b: u32,
-    /// Numbers that multiply rows or terms, 0 for none.
-    by: u32,
-    /// Terms of a sum.
-    depth: u32,
-    /// From a row of the left factor to the next.
-    a_row: u32,
-    /// From a term of it to the next.
-    a_column: u32,
-    /// From a term of the right factor to the next.
-    b_row: u32,
-    /// From a column of it to the next.
-    b_column: u32,
+parameters! {
+    /// `by ∘ (a b)`, `by` a number for each row of `a`, or for each of the terms of a sum.
+    #[derive(Default)]
+    pub(super) struct Factors {
+        /// Where the left factor begins.
+        a: u32,
+        /// Where the right one does.
+        b: u32,
+        /// Numbers that multiply rows or terms, 0 for none.
+        by: u32,
+        /// Terms of a sum.
+        depth: u32,
+        /// From a row of the left factor to the next.
+        a_row: u32,
+        /// From a term of it to the next.
+        a_column: u32,
+        /// From a term of the right factor to the next.
+        b_row: u32,
+        /// From a column of it to the next.
+        b_column: u32,
+    }
 }
 
-/// Twin of `product_args.wgsl`'s structure of this name.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-pub(super) struct ProductArgs {
-    /// The rule and its options.
-    cell: Cell,
-    /// Those that are not there have no depth.
-    terms: [Factors; 4],
-    /// Of the result.
-    rows: u32,
-    /// Of the result.
-    columns: u32,
-    /// Elements of a memory's part of the workspace.
-    each: u32,
-    /// Where the numbers of its tokens begin.
-    numbers: u32,
-    /// Tokens of a group.
-    group: u32,
-    /// A bit a term.
-    by_depth: u32,
-    /// [`Kind`].
-    kind: u32,
-    /// Where the result goes.
-    out: u32,
-    /// [`Share`] of what was there.
-    own_by: u32,
-    /// Up to three panels, each before its share.
-    joins: [u32; 6],
-    /// 0 for none.
-    slope: u32,
-    /// A second result.
-    also: u32,
-    /// Whether tokens read after their own write.
-    read_after: u32,
-    /// Terms that there are.
-    count: u32,
-    /// Tiles of a memory's packed factors, of cooperative products alone.
-    tiles: u32,
+parameters! {
+    /// What products of matrices are told, whichever way they go.
+    pub(super) struct ProductArgs {
+        /// The rule and its options.
+        cell: Cell,
+        /// Those that are not there have no depth.
+        terms: array<Factors, 4>,
+        /// Of the result.
+        rows: u32,
+        /// Of the result.
+        columns: u32,
+        /// Elements of a memory's part of the workspace.
+        each: u32,
+        /// Where the numbers of its tokens begin.
+        numbers: u32,
+        /// Tokens of a group.
+        group: u32,
+        /// A bit a term.
+        by_depth: u32,
+        /// [`Kind`].
+        kind: u32,
+        /// Where the result goes.
+        out: u32,
+        /// [`Share`] of what was there.
+        own_by: u32,
+        /// Up to three panels that join, each before its share.
+        first: u32,
+        first_by: u32,
+        second: u32,
+        second_by: u32,
+        third: u32,
+        third_by: u32,
+        /// 0 for none.
+        slope: u32,
+        /// A second result.
+        also: u32,
+        /// Whether tokens read after their own write.
+        read_after: u32,
+        /// Terms that there are.
+        count: u32,
+        /// Tiles of a memory's packed factors, of cooperative products alone.
+        tiles: u32,
+    }
 }
 
 impl ProductArgs {
@@ -245,6 +252,7 @@ impl Product {
         if matches!(self.kind, Kind::Mask | Kind::MaskBack(_)) {
             joins = [places.c.at, 0, places.dc.at, 0, 0, 0];
         }
+        let [first, first_by, second, second_by, third, third_by] = joins;
         ProductArgs {
             cell,
             terms,
@@ -257,7 +265,12 @@ impl Product {
             kind,
             out: self.out.at,
             own_by: self.own.map_or(0, |share| share.word(places)),
-            joins,
+            first,
+            first_by,
+            second,
+            second_by,
+            third,
+            third_by,
             slope,
             also,
             read_after: read_after.into(),

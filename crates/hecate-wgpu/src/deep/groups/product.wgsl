@@ -53,7 +53,7 @@ fn elements(r: Reader, n: u32, sides: u32, depth: u32, done: u32) -> vec4<f32> {
 }
 
 // What four of them are multiplied with.
-fn factors(r: Reader, n: u32, term: Term, by_depth: bool, done: u32) -> vec4<f32> {
+fn factors(r: Reader, n: u32, term: Factors, by_depth: bool, done: u32) -> vec4<f32> {
     if (term.by == NOTHING) {
         return vec4(1.0);
     }

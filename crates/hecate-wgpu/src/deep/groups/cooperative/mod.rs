@@ -13,31 +13,44 @@ mod packs;
 use super::{
     pass::{Pass, THREADS},
     places::{Panel, Places},
-    product::{FINISH, Kind, PRODUCT_ARGS, Product, ProductArgs, Share},
+    product::{FINISH, Factors, Kind, PRODUCT_TEXT, Product, ProductArgs, Share},
 };
 use crate::{
     Wgpu,
     adapter::CooperativeMatrices,
+    deep::Cell,
     launch::{Binding, DIMENSION, Kernel, PRELUDE, WgslSource},
+    parameters::Parameters,
     primitives::matmul_cooperative::{ROLES, SIDES},
     recurrent::SILU,
 };
 use hecate_core::Result;
 pub(super) use packs::Packs;
-use packs::{AT_ONCE, Entry, Factor, place};
+use packs::{AT_ONCE, Entry, Factor, FactorArgs, PackArgs, place};
 
 const ACTIVATION: &str = include_str!("../../activation.wgsl");
-const CELL: &str = include_str!("../../cell.wgsl");
 const NUMBERS: &str = include_str!("../numbers.wgsl");
 const MULTIPLY: &str = include_str!("multiply.wgsl");
 const INTO: [&str; 2] = [include_str!("into_sums.wgsl"), include_str!("into_panel.wgsl")];
 
 /// What needs subgroups, and nothing else that is optional.
 pub(crate) const PACK_TEXT: &str = include_str!("pack.wgsl");
-static PACK: WgslSource = WgslSource { name: "groups_pack", parts: &[PRELUDE, PACK_TEXT] };
+static PACK: WgslSource =
+    WgslSource { name: "groups_pack", parts: &[PRELUDE, FactorArgs::WGSL, PackArgs::WGSL, PACK_TEXT] };
 static FINISH_SUMS: WgslSource = WgslSource {
     name: "groups_finish",
-    parts: &[PRELUDE, SILU, ACTIVATION, CELL, NUMBERS, PRODUCT_ARGS, FINISH, include_str!("finish_sums.wgsl")],
+    parts: &[
+        PRELUDE,
+        SILU,
+        ACTIVATION,
+        Cell::WGSL,
+        NUMBERS,
+        Factors::WGSL,
+        ProductArgs::WGSL,
+        PRODUCT_TEXT,
+        FINISH,
+        include_str!("finish_sums.wgsl"),
+    ],
 };
 macro_rules! multiply {
     ($name:literal, $side:literal, $into:literal) => {
@@ -48,9 +61,11 @@ macro_rules! multiply {
                 PRELUDE,
                 SILU,
                 ACTIVATION,
-                CELL,
+                Cell::WGSL,
                 NUMBERS,
-                PRODUCT_ARGS,
+                Factors::WGSL,
+                ProductArgs::WGSL,
+                PRODUCT_TEXT,
                 FINISH,
                 INTO[$into],
                 MULTIPLY,

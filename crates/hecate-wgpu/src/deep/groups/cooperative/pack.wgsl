@@ -7,31 +7,7 @@
 //
 // Tiles are [SIDE, SIDE] high halves, terms fastest, then as many low ones. A factor is [sides / SIDE, terms / SIDE] of them.
 
-// What is packed; sides are rows of a left factor and columns of a right one.
-struct Factor {
-    at: u32,
-    by_side: u32,
-    by_term: u32,
-    // Numbers that multiply sides, or with `by_depth` terms; 0 for none.
-    by: u32,
-    by_depth: u32,
-    // Blocks along the terms, and all of them.
-    chunks: u32,
-    blocks: u32,
-    // Its first tile.
-    origin: u32,
-}
-
-// `packs.rs` has its twin.
-struct PackArgs {
-    factors: array<Factor, 7>,
-    // Elements of a memory's part of `workspace`, and tiles of its part of packed factors.
-    each: u32,
-    tiles: u32,
-    unused_0: u32,
-    unused_1: u32,
-}
-
+// Defined in `packs.rs`.
 @group(0) @binding(0) var<uniform> args: PackArgs;
 @group(0) @binding(1) var<storage, read> workspace: array<f32>;
 // [memories, tiles, 2, SIDE, SIDE], four halves each.

@@ -8,6 +8,7 @@ use super::super::{
     product::Term,
 };
 use crate::Wgpu;
+use crate::parameters::{array, parameters};
 use hecate_core::{DType, Result, Tensor};
 
 /// Factors that one dispatch packs at most.
@@ -55,33 +56,32 @@ impl Factor {
     }
 }
 
-/// Twin of `pack.wgsl`'s structure `Factor`.
-#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C)]
-struct FactorArgs {
-    /// As in [`Factor`], and so are the next four.
-    at: u32,
-    by_side: u32,
-    by_term: u32,
-    by: u32,
-    by_depth: u32,
-    /// Blocks along the terms, and all of them.
-    chunks: u32,
-    blocks: u32,
-    /// Its first tile.
-    origin: u32,
+parameters! {
+    /// What is packed; sides are rows of a left factor and columns of a right one.
+    #[derive(Default)]
+    pub(super) struct FactorArgs {
+        /// As in [`Factor`], and so are the next four.
+        at: u32,
+        by_side: u32,
+        by_term: u32,
+        by: u32,
+        by_depth: u32,
+        /// Blocks along the terms, and all of them.
+        chunks: u32,
+        blocks: u32,
+        /// Its first tile.
+        origin: u32,
+    }
 }
 
-/// Twin of `pack.wgsl`'s structure of this name.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-pub(super) struct PackArgs {
-    factors: [FactorArgs; AT_ONCE],
-    /// Elements of a memory's part of the workspace, and tiles of its packed factors.
-    each: u32,
-    tiles: u32,
-    /// Uniforms are multiples of 16 bytes.
-    unused: [u32; 2],
+parameters! {
+    /// What one dispatch packs.
+    pub(super) struct PackArgs {
+        factors: array<FactorArgs, 7>,
+        /// Elements of a memory's part of the workspace, and tiles of its packed factors.
+        each: u32,
+        tiles: u32,
+    }
 }
 
 /// A factor and its first tile.
@@ -136,7 +136,7 @@ impl Packs {
             };
         }
         let blocks = factors.iter().map(|factor| factor.blocks as usize).sum();
-        (PackArgs { factors, each: each as u32, tiles: self.tiles, unused: [0; 2] }, blocks)
+        (PackArgs { factors, each: each as u32, tiles: self.tiles }, blocks)
     }
 }
 
