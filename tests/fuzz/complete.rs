@@ -26,7 +26,8 @@ const EXCEPTIONS: [(&str, &str); 12] = [
 ];
 
 /// Files with types that are read from JSON, and the call that reads them here.
-const FROM_JSON: [(&str, &str); 15] = [
+const FROM_JSON: [(&str, &str); 16] = [
+    ("hecate-core/src/family/", "Config::from_json"),
     ("hecate-core/src/quantized/", "Config::from_json"),
     ("hecate-core/src/rule.rs", "Config::from_json"),
     ("hecate-core/src/rules/", "Config::from_json"),

@@ -1,10 +1,10 @@
 //! What a rule's options mean to a deep engine.
 
-use super::DeepMatrix;
+use super::{Activation, AttentionalBias, DeepMatrix, Map, MlpMemory, Retention, Structure};
 use crate::{
     Dims, Error, Read, Result, Shape,
+    family::MomentumForm,
     rule::{check_frozen, check_read},
-    rules::{Activation, AttentionalBias, Map, MlpMemory, MomentumForm, Retention, Structure},
 };
 
 /// What a rule of this family comes down to; backends run this.
@@ -125,7 +125,7 @@ impl DeepSpec {
     }
 
     /// Refuses options that fit no memory of these sizes.
-    pub(super) fn check(self, what: &'static str, dims: &Dims) -> Result<()> {
+    pub(crate) fn check(self, what: &'static str, dims: &Dims) -> Result<()> {
         let refuse = |option, found: String, expected| Err(Error::Config { what, option, found, expected });
         check_frozen(what, self.frozen)?;
         self.check_renorm(what, dims)?;

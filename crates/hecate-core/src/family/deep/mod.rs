@@ -4,10 +4,10 @@
 //! or without. A rule says so in a [`DeepSpec`] and by the types of its gates and of its state, which rules with the same
 //! ones share. The rest of what a [`Rule`] is follows from that, here, once for all of them.
 
-mod settled;
+mod parts;
 mod spec;
 
-pub(super) use settled::Settled;
+pub use parts::{Activation, AttentionalBias, Huber, Map, MatrixMemory, MlpMemory, Retention, Structure};
 pub use spec::{DeepOptions, DeepSpec};
 
 use super::Deep;

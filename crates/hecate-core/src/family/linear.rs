@@ -307,7 +307,7 @@ impl<T> LinearInputs<T> {
     }
 
     /// Names in messages and references to all arrays, in their order.
-    pub(super) fn list(&self) -> Vec<(&'static str, &T)> {
+    pub(crate) fn list(&self) -> Vec<(&'static str, &T)> {
         let Self { q, k, v, log_a, log_eta, theta, beta, state: LinearState { m, s } } = self;
         let all =
             [("q", Some(q)), ("k", Some(k)), ("v", Some(v)), ("log_a", Some(log_a)), ("log_eta", log_eta.as_ref())];
@@ -331,7 +331,7 @@ impl<T> LinearOutputs<T> {
     }
 
     /// As [`LinearInputs::list`].
-    pub(super) fn list(&self) -> Vec<(&'static str, &T)> {
+    pub(crate) fn list(&self) -> Vec<(&'static str, &T)> {
         let Self { out, state: LinearState { m, s } } = self;
         [("out", Some(out)), ("m", Some(m)), ("s", s.as_ref())]
             .into_iter()
@@ -344,7 +344,7 @@ impl<T> LinearOutputs<T> {
 ///
 /// # Errors
 /// The device's own failures.
-pub(super) fn constant_log_a<D: primitives::Elementwise, R: LinearRule>(
+pub(crate) fn constant_log_a<D: primitives::Elementwise, R: LinearRule>(
     device: &D,
     rule: R,
     dims: &Dims,

@@ -4,11 +4,13 @@
 //! answer otherwise each time. So it is asked here, once; what it says is compared with the arrays, and an engine gets a rule
 //! that repeats it.
 
-use super::{DeepForm, DeepGate, DeepLogits, DeepMatrix, DeepRule, DeepSpec, LowerDeepGates, LowerWeights};
 use crate::{
     Device, Dims, Error, GateKind, GateSlots, Inputs, InputsOn, KernelCall, Of, Outputs, OutputsOn, Result, Slots,
+    family::{
+        AttentionalBias, DeepForm, DeepGate, DeepLogits, DeepMatrix, DeepRule, DeepSpec, LowerDeepGates, LowerWeights,
+        Retention, Structure,
+    },
     rule::check_slots,
-    rules::{AttentionalBias, Retention, Structure},
 };
 use std::{convert::Infallible, marker::PhantomData};
 
