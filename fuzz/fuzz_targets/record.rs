@@ -1,7 +1,7 @@
 //! `metrics.jsonl`, read and gone on with.
 #![no_main]
 
-use hecate_models::metrics::{Metrics, Record, is_record, read_metrics};
+use hecate_train::metrics::{Metrics, Record, is_record, read_metrics};
 
 libfuzzer_sys::fuzz_target!(|content: &[u8]| {
     let folder = tempfile::tempdir().expect("a folder");

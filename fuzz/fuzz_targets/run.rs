@@ -2,10 +2,7 @@
 #![no_main]
 
 use hecate_cpu::Cpu;
-use hecate_models::{
-    checkpoint::{Files, Run},
-    trainer::{PUBLISHED, Standing, Trainer},
-};
+use hecate_train::{PUBLISHED, Standing, Trainer, checkpoint::{Files, Run}};
 
 libfuzzer_sys::fuzz_target!(|contents: (&[u8], &[u8], bool)| {
     let (training, list, whole) = contents;

@@ -2,10 +2,7 @@
 #![no_main]
 
 use hecate_cpu::Cpu;
-use hecate_models::{
-    Config,
-    trainer::{count_parameters, load_model},
-};
+use hecate_models::{Config, trained::load_model, weights::count_parameters};
 
 libfuzzer_sys::fuzz_target!(|content: &[u8]| {
     let folder = tempfile::tempdir().expect("a folder");

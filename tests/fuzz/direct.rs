@@ -14,7 +14,6 @@ use hecate_core::{
 use hecate_cpu::Cpu;
 use hecate_models::{
     Config, LanguageModel, LayerConfig, MixerConfig, Parameters, Random, Tape, Var, Vocabulary,
-    evaluate::{Budget, evaluate, evaluate_and_monitor},
     generate::generate,
     layers::{
         Block, Context, GatedFusion, Hope, InitialState, Levels, Linear, Mac, Mag, Mal, Memory, Persistent,
@@ -22,8 +21,9 @@ use hecate_models::{
     },
     sampling::{Sampler, Sampling},
     text::{Stream, Text},
-    trainer::{Trained, WhichWeights, load_best_model},
+    trained::{Trained, WhichWeights, load_best_model},
 };
+use hecate_train::evaluate::{Budget, evaluate, evaluate_and_monitor};
 use proptest::{collection::vec, prelude::*};
 use std::{fs, ops::ControlFlow, time::Duration};
 
@@ -148,6 +148,7 @@ fn texts_are_read_on_or_refused() {
         let monitored = || evaluate_and_monitor(&model, &of, segment, |_| ControlFlow::Continue(()));
         let _ = sound("evaluate_and_monitor", monitored)?;
         sound("Random::stream", || Random::stream(seed, stream).below(9))?.expect("a number");
+        sound("Random::keyed", || Random::keyed([seed, stream, 0, u64::MAX]).within(seed..stream))?;
         let length = Duration::new(if stream % 2 == 0 { 0 } else { seed | 64 }, 0);
         let budget = sound("Budget::new", || Budget::new(Some(length)))?;
         prop_assert_eq!(budget.check().is_break(), budget.left() == Some(Duration::ZERO));

@@ -7,12 +7,15 @@ use crate::{
 use hecate_cpu::Cpu;
 use hecate_models::{
     Config, Precision, Vocabulary,
+    text::{Corpus, Identity},
+    trained::{load_config, load_model},
+};
+use hecate_train::{
+    FirstStates, PUBLISHED, RunPlan, Settings, Standing, Trainer,
     checkpoint::Run,
     metrics::{Metrics, Record, read_metrics},
     optimizer::Constants,
     schedule::Schedule,
-    text::{Corpus, Identity},
-    trainer::{FirstStates, PUBLISHED, RunPlan, Settings, Standing, Trainer, load_config, load_model},
 };
 use proptest::{prelude::*, sample::Index};
 use std::{

@@ -4,12 +4,11 @@ use crate::{device, hold, layers::build, sound};
 use hecate_cpu::Cpu;
 use hecate_models::{
     Config, Footprint, LanguageModel, MixerConfig, Precision,
-    checkpoint::Run,
     layers::mixer,
-    schedule::Schedule,
     text::{Identity, JsonLines},
-    trainer::{RunPlan, Settings, Trained, Trainer, WhichWeights},
+    trained::{Trained, WhichWeights},
 };
+use hecate_train::{RunPlan, Settings, Trainer, checkpoint::Run, schedule::Schedule};
 use proptest::{collection::vec, prelude::*};
 use std::fs;
 

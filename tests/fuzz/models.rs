@@ -8,13 +8,15 @@ use crate::{
 use hecate_cpu::Cpu;
 use hecate_models::{
     Config, Error, Footprint, Gradients, LanguageModel, Precision, Random,
+    sampling::{Sampler, Sampling},
+    text::{Identity, Stream, Windows},
+};
+use hecate_train::{
+    FirstStates, RunPlan, Settings, Trainer,
     evaluate::{evaluate_afresh, evaluate_by_position},
     optimizer::{AdamW, Constants, Moments, norm_squared},
-    sampling::{Sampler, Sampling},
     schedule::Schedule,
     tasks::{Filler, Mad, Needle, Parity, Purpose, Questions, Recall, SpreadRecall, SymmetricGroup, TaskModel},
-    text::{Identity, Stream, Windows},
-    trainer::{FirstStates, RunPlan, Settings, Trainer},
 };
 use proptest::{collection::vec, prelude::*};
 use std::{ops::ControlFlow, sync::LazyLock};

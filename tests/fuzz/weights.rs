@@ -6,7 +6,7 @@ use crate::{
 };
 use hecate_core::Tensor;
 use hecate_cpu::Cpu;
-use hecate_models::{Parameters, trainer::count_parameters};
+use hecate_models::{Parameters, weights::count_parameters};
 use proptest::{collection::vec, prelude::*};
 use safetensors::SafeTensors;
 use std::fs;

@@ -7,7 +7,8 @@ use crate::{
 use hecate::Choose;
 use hecate_conformance::record::Record;
 use hecate_core::{Algorithm, rules::AnyRule};
-use hecate_models::{Config, Precision, trainer::FirstStates};
+use hecate_models::{Config, Precision};
+use hecate_train::FirstStates;
 use proptest::prelude::*;
 
 /// Names that something has, and others.

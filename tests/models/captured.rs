@@ -8,13 +8,11 @@ use crate::{
 use hecate_core::Tensor;
 use hecate_models::{
     Config, Error, Interrupt, LanguageModel, Precision, Vocabulary,
-    checkpoint::Run,
     generate::{generate, generate_all},
     sampling::{Sampler, Sampling},
-    schedule::Schedule,
     text::Corpus,
-    trainer::{Report, Settings, Trainer},
 };
+use hecate_train::{Report, Settings, Trainer, checkpoint::Run, schedule::Schedule};
 use std::path::Path;
 
 /// A run on this device, of `steps` steps: what each did, and the weights' bits.

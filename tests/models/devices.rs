@@ -9,10 +9,8 @@ use hecate_core::{
     primitives::{Map, Transpose},
     rules::{Delta, Matrix, WriteGates},
 };
-use hecate_models::{
-    Config, Error, Gradients, LanguageModel, Parameters, Result, Tape, Var,
-    optimizer::{Constants, Moments, norm_squared},
-};
+use hecate_models::{Config, Error, Gradients, LanguageModel, Parameters, Result, Tape, Var};
+use hecate_train::optimizer::{Constants, Moments, norm_squared};
 
 /// The result is the error that names both devices.
 #[track_caller]

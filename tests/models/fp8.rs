@@ -6,12 +6,8 @@ use crate::{
 };
 use hecate_conformance::{Array, error, require::say};
 use hecate_core::primitives::Fp8Matmul;
-use hecate_models::{
-    Config, Error, LanguageModel, Precision,
-    checkpoint::Run,
-    schedule::Schedule,
-    trainer::{Settings, Trainer},
-};
+use hecate_models::{Config, Error, LanguageModel, Precision};
+use hecate_train::{Settings, Trainer, checkpoint::Run, schedule::Schedule};
 
 pub(crate) fn fp8() -> Settings {
     Settings { precision: Precision::Fp8, ..settings() }

@@ -7,7 +7,8 @@ mod refusals;
 use crate::column::{Column, device, is_missing, sample};
 use crate::{configs, training::fixtures};
 use hecate_conformance::{Array, error};
-use hecate_models::{Config, LanguageModel, RuleConfig, Wiring, schedule::Schedule, trainer::Trainer};
+use hecate_models::{Config, LanguageModel, RuleConfig, Wiring};
+use hecate_train::{Trainer, schedule::Schedule};
 
 /// One of each kind with this rule.
 fn with(rule: RuleConfig) -> [(&'static str, Config); 3] {
@@ -94,7 +95,7 @@ fn the_loss_falls() {
     }
     let corpus = fixtures::corpus();
     let schedule = Schedule { peak: 0.02, floor: 0.01, warmup: 2, steps: 20 };
-    let settings = hecate_models::trainer::Settings { schedule, ..fixtures::settings() };
+    let settings = hecate_train::Settings { schedule, ..fixtures::settings() };
     for (name, config) in all() {
         let config = Config { vocabulary_size: 256, initializer_range: 0.02, ..config };
         let mut trainer = Trainer::new(&device(), &config, settings, fixtures::plan(), None).expect("a trainer");

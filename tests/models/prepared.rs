@@ -7,14 +7,16 @@ use crate::{
 use hecate_core::Device;
 use hecate_models::{
     Config, Error, LanguageModel, Precision,
-    evaluate::{SEGMENT, Score, evaluate, prepare},
     generate::generate,
-    optimizer::Constants,
     sampling::{Sampler, Sampling},
+    text::Stream,
+};
+use hecate_train::{
+    Settings, Trainer,
+    evaluate::{SEGMENT, Score, evaluate, prepare},
+    optimizer::Constants,
     schedule::Schedule,
     tasks::{Purpose, Questions, Recall, TaskModel},
-    text::Stream,
-    trainer::{Settings, Trainer},
 };
 use std::ops::ControlFlow;
 

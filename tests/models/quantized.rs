@@ -8,10 +8,13 @@ use hecate_core::quantized::BlockFormat;
 use hecate_models::{
     Config, LanguageModel, Vocabulary,
     generate::generate,
-    optimizer::{AdamW, Constants},
     quantize::{quantize, save},
     sampling::{Sampler, Sampling},
-    trainer::{Trained, Trainer, WhichWeights},
+    trained::{Trained, WhichWeights},
+};
+use hecate_train::{
+    Trainer,
+    optimizer::{AdamW, Constants},
 };
 use std::{fs, path::Path};
 

@@ -7,7 +7,8 @@ use crate::{
 };
 use hecate_core::{Backend, rules::*};
 use hecate_cpu::{Algorithm, Cpu};
-use hecate_models::{Config, LanguageModel, MixerConfig, RuleConfig, Wiring, schedule::Schedule, trainer::Trainer};
+use hecate_models::{Config, LanguageModel, MixerConfig, RuleConfig, Wiring};
+use hecate_train::{Trainer, schedule::Schedule};
 
 const STEPS: u64 = 50;
 
@@ -28,7 +29,7 @@ fn losses<B: Backend>(device: &B, config: &Config) -> Vec<f64> {
     let config = Config { vocabulary_size: 256, initializer_range: 0.02, ..config.clone() };
     // At 0.01 the model of two levels is chaotic: from step 28 on, what rounding made of its losses grows a hundredfold.
     let schedule = Schedule { peak: 0.006, floor: 0.003, warmup: 2, steps: STEPS };
-    let settings = hecate_models::trainer::Settings { schedule, ..settings() };
+    let settings = hecate_train::Settings { schedule, ..settings() };
     let mut trainer = Trainer::new(device, &config, settings, plan(), None).expect("a trainer");
     let text = corpus().train.tokens.to_vec().unwrap();
     (0..STEPS).map(|_| trainer.step(&text).expect("a step").loss).collect()

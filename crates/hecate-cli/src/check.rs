@@ -10,13 +10,11 @@ use crate::{
     table::Table,
 };
 use clap::Args;
-use hecate::Job;
+use hecate::{Backend, Job, models::files::write_whole};
 use hecate_conformance::{
     record::Record,
     report::{Cell, check_all},
 };
-use hecate_core::Backend;
-use hecate_models::checkpoint::write_whole;
 use std::{
     fs,
     io::{self, IsTerminal, Write, stdout},

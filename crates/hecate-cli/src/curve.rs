@@ -1,7 +1,7 @@
 //! The picture of a run: bits a byte over steps, and below it how large memories are.
 
 use crate::error::{Error, Result};
-use hecate_models::{checkpoint::Run, metrics::Record};
+use hecate::train::{checkpoint::Run, metrics::Record};
 use plotters::prelude::*;
 
 mod states;

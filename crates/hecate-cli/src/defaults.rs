@@ -1,9 +1,6 @@
 //! What `hecate train` does unless told otherwise: sizes and rates for two cores and three minutes.
 
-use hecate_models::{
-    schedule::Schedule,
-    trainer::{RunPlan, Settings},
-};
+use hecate::train::{RunPlan, Settings, schedule::Schedule};
 
 /// Rule of the memories.
 pub(crate) const RULE: &str = "delta";

@@ -1,7 +1,7 @@
 //! What the command can fail at.
 
 use crate::features::install;
-use hecate_models::Vocabulary;
+use hecate::models::Vocabulary;
 use std::{io, path::PathBuf};
 
 /// Shorthand for results of the command.
@@ -12,10 +12,10 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 pub(crate) enum Error {
     /// A configuration, a text, a checkpoint or a run.
     #[error(transparent)]
-    Model(hecate_models::Error),
+    Model(hecate::models::Error),
     /// A device, or a kernel that refused its arguments.
     #[error(transparent)]
-    Device(#[from] hecate_core::Error),
+    Device(#[from] hecate::Error),
     /// A flag whose value makes no sense, or which another flag rules out.
     #[error("{flag}: {why}")]
     Flag { flag: String, why: String },
@@ -37,11 +37,11 @@ pub(crate) enum Error {
     HangUp(#[from] nix::errno::Errno),
 }
 
-impl From<hecate_models::Error> for Error {
+impl From<hecate::models::Error> for Error {
     /// A tokenizer that this build cannot read becomes an error that names the command which builds one that can.
-    fn from(error: hecate_models::Error) -> Self {
+    fn from(error: hecate::models::Error) -> Self {
         match error {
-            hecate_models::Error::Tokenizer { path, .. } if !Vocabulary::READS_TOKENIZERS => {
+            hecate::models::Error::Tokenizer { path, .. } if !Vocabulary::READS_TOKENIZERS => {
                 let why = format!("this build reads bytes only; build it again: {}", install(&["tokenizer"]));
                 Self::File { path, why }
             }
@@ -63,7 +63,7 @@ impl Error {
 
     /// Whether a file could not be written or read: a disk that is full now may have room later.
     pub(crate) fn is_of_a_file(&self) -> bool {
-        matches!(self, Self::Model(hecate_models::Error::Io { .. }) | Self::Io { .. })
+        matches!(self, Self::Model(hecate::models::Error::Io { .. }) | Self::Io { .. })
     }
 
     /// Whether somebody downstream, such as `head`, has read enough.

@@ -11,12 +11,9 @@ use crate::{
     visible::visible_path,
 };
 use clap::Args;
-use hecate::Job;
-use hecate_core::Backend;
-use hecate_models::{
-    checkpoint::Run,
-    evaluate::SEGMENT,
-    trainer::{Settings, Standing},
+use hecate::{
+    Backend, Job,
+    train::{Settings, Standing, checkpoint::Run, evaluate::SEGMENT},
 };
 use std::{
     io::{Write, stdout},

@@ -1,7 +1,6 @@
 //! The features of this build, and the command that makes a program with more of them.
 
-use hecate::BackendKind;
-use hecate_models::Vocabulary;
+use hecate::{BackendKind, models::Vocabulary};
 
 /// Features of the package, as Cargo takes them, and whether this build has them.
 fn features() -> impl Iterator<Item = (&'static str, bool)> {

@@ -37,13 +37,13 @@ const OF_RULES: [(&str, &str); 3] =
     [("rule.frozen", "--frozen"), ("rule.momentum", "--momentum-form"), ("rule.renorm", "--renorm")];
 
 /// The error of a configuration that was made of flags: beside the field it names the flags.
-pub(crate) fn by_flags(error: hecate_models::Error) -> Error {
+pub(crate) fn by_flags(error: hecate::models::Error) -> Error {
     // Anything else, such as a device's failure, is no matter of flags.
-    let hecate_models::Error::Config { field, found, expected } = error else { return error.into() };
+    let hecate::models::Error::Config { field, found, expected } = error else { return error.into() };
     let (flags, expected) = (flags_of(&field), in_flags(&field, expected));
     // Such as the number of parameters, which no one flag decides.
     if flags.is_empty() {
-        return hecate_models::Error::config(field, found, expected).into();
+        return hecate::models::Error::config(field, found, expected).into();
     }
     Error::flag(format!("{} ({field})", flags.join(", ")), format!("{found}, expected {expected}"))
 }
@@ -81,7 +81,8 @@ mod tests {
 
     #[test]
     fn fields_are_named_by_their_flags() {
-        let told = |field: &str, expected: &str| by_flags(hecate_models::Error::config(field, 3, expected)).to_string();
+        let told =
+            |field: &str, expected: &str| by_flags(hecate::models::Error::config(field, 3, expected)).to_string();
         for (field, expected, message) in [
             ("hidden_size", "at least 4", "--width (hidden_size): 3, expected at least 4"),
             // Other fields that would help are flags too.

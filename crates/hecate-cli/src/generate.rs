@@ -11,13 +11,14 @@ use crate::{
     sources::is_stdin,
 };
 use clap::{Args, builder::PossibleValuesParser};
-use hecate::Job;
-use hecate_core::Backend;
-use hecate_models::{
-    LanguageModel, Precision, Random, Vocabulary,
-    generate::{Generation, generate},
-    sampling::{Sampler, Sampling},
-    text::read_text,
+use hecate::{
+    Backend, Job,
+    models::{
+        LanguageModel, Precision, Random, Vocabulary,
+        generate::{Generation, generate},
+        sampling::{Sampler, Sampling},
+        text::read_text,
+    },
 };
 use std::{
     io::{BufRead, IsTerminal, Read, Write, stderr, stdin},

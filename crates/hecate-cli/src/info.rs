@@ -12,12 +12,14 @@ use crate::{
     visible::{visible, visible_path},
 };
 use clap::Args;
-use hecate_core::Bytes;
-use hecate_models::{
-    Config, MixerConfig,
-    checkpoint::Run,
-    metrics::{Record, read_metrics},
-    trainer::{Standing, count_parameters, load_config},
+use hecate::{
+    Bytes,
+    models::{Config, MixerConfig, trained::load_config, weights::count_parameters},
+    train::{
+        Standing,
+        checkpoint::Run,
+        metrics::{Record, read_metrics},
+    },
 };
 use indicatif::{HumanCount, HumanDuration};
 use std::{

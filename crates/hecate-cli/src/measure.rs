@@ -6,12 +6,13 @@
 
 use crate::{error::Result, progress::Measuring, table::Table};
 use clap::Args;
-use hecate_core::Backend;
-use hecate_models::{
-    LanguageModel,
-    evaluate::{self, Budget, POSITIONS, SEGMENT, Score, evaluate, evaluate_afresh, evaluate_by_position},
-    text::Stream,
-    trainer::{FirstStates, Settings},
+use hecate::{
+    Backend,
+    models::{LanguageModel, text::Stream},
+    train::{
+        FirstStates, Settings,
+        evaluate::{self, Budget, POSITIONS, SEGMENT, Score, evaluate, evaluate_afresh, evaluate_by_position},
+    },
 };
 use std::{ops::ControlFlow, time::Duration};
 

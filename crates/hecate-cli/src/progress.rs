@@ -13,7 +13,7 @@ pub(crate) use ticker::Ticker;
 
 use crate::{terminal, visible::visible};
 use console::Term;
-use hecate_models::{evaluate::Budget, trainer::Report};
+use hecate::train::{Report, evaluate::Budget};
 use indicatif::{ProgressBar, ProgressStyle};
 use line::{COLUMNS, Figure, fit};
 use pace::Pace;

@@ -7,11 +7,13 @@ use crate::{
     visible::visible_path,
 };
 use clap::Args;
-use hecate::Job;
-use hecate_core::{Backend, Bytes, quantized::BlockFormat};
-use hecate_models::{
-    quantize::{quantize, save},
-    trainer::Trained,
+use hecate::{
+    Backend, Bytes, Job,
+    models::{
+        quantize::{quantize, save},
+        trained::Trained,
+    },
+    quantized::BlockFormat,
 };
 use std::{
     fs,
@@ -38,7 +40,7 @@ pub(crate) struct QuantizeArgs {
 /// A format by its name.
 fn format(name: &str) -> std::result::Result<BlockFormat, String> {
     // Unknown ones are told the list.
-    name.parse().map_err(|error: hecate_core::Error| error.to_string())
+    name.parse().map_err(|error: hecate::Error| error.to_string())
 }
 
 /// Writes the quantized model to a folder of its own.

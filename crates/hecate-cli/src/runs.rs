@@ -5,10 +5,12 @@ use crate::{
     error::{Error, Result},
 };
 use clap::Args;
-use hecate_core::Backend;
-use hecate_models::{
-    LanguageModel, Vocabulary,
-    trainer::{Trained, WhichWeights, load_config},
+use hecate::{
+    Backend,
+    models::{
+        LanguageModel, Vocabulary,
+        trained::{Trained, WhichWeights, load_config},
+    },
 };
 use std::{
     fs,
@@ -130,5 +132,5 @@ pub(crate) fn check_vocabulary(model: usize, vocabulary: &Vocabulary) -> Result<
         return Ok(());
     }
     let expected = format!("at least {}, the size of its vocabulary", vocabulary.size());
-    Err(hecate_models::Error::config("vocabulary_size", model, expected).into())
+    Err(hecate::models::Error::config("vocabulary_size", model, expected).into())
 }

@@ -9,7 +9,7 @@ use crate::{
     error::{Error, Result},
 };
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, parser::ValueSource};
-use hecate_models::checkpoint::Run;
+use hecate::train::checkpoint::Run;
 use serde_json::{Map, Number, Value};
 use std::{
     env,

@@ -5,7 +5,7 @@ use crate::{
     progress,
 };
 use clap::Args;
-use hecate_models::text::{IN_MEMORY, JsonLines, Text};
+use hecate::models::text::{IN_MEMORY, JsonLines, Text};
 use std::{
     fmt,
     io::{Read, stdin},

@@ -1,7 +1,7 @@
 //! Ctrl-C, and the signals by which systems end programs: the first asks for an orderly end, the second ends the program.
 
 use crate::error::Result;
-use hecate_models::Interrupt;
+use hecate::models::Interrupt;
 use std::process;
 
 /// Exit status of a program that a signal ended, beside the signal's number, as shells have it.

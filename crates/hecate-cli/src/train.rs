@@ -30,14 +30,19 @@ use crate::{
     settings::{self, SETTINGS},
     sources,
 };
-use hecate::Job;
-use hecate_core::Backend;
-use hecate_models::{
-    Config, LanguageModel, Vocabulary,
-    checkpoint::{Companion, Contents, Run},
-    metrics,
-    text::Corpus,
-    trainer::{PUBLISHED, RunPlan, TOKENIZER, Trained, Trainer, load_config},
+use hecate::{
+    Backend, Job,
+    models::{
+        Config, LanguageModel, Vocabulary,
+        files::TOKENIZER,
+        text::Corpus,
+        trained::{Trained, load_config},
+    },
+    train::{
+        PUBLISHED, RunPlan, Trainer,
+        checkpoint::{Companion, Contents, Run},
+        metrics,
+    },
 };
 use session::Session;
 use std::{

@@ -1,6 +1,6 @@
 //! Words that users may type: the same ones in every run of the tests.
 
-use hecate_models::Random;
+use hecate::models::Random;
 
 /// Number of words.
 const COUNT: usize = 20_000;

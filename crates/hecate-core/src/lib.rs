@@ -26,11 +26,25 @@
 //! cross the API as logarithms (`log_a`, `log_eta`): a retention of `1 − 10⁻⁸` is no 32-bit float, but its logarithm is.
 //! The inner loss is `½|k M − v|²`. The caller normalises `q` and `k`.
 //! `q`, `k`, `v` and `out` may have 16 bits; gates, states and their gradients always have 32.
+//!
+//! # Rooms
+//!
+//! A module imports those before it in this list. Where two need each other, one arrow leads up:
+//!
+//! * `bytes`, `shape`, `dtype`, `device_id`, `error`, `algorithm`, `panics`: what all others say things with
+//! * `memory`, `host`, `checked`: room on the host, arrays there, and the proof of a checked call
+//! * `tensor`, `device`, `capture`: arrays, what holds them, and work that is replayed
+//! * `sequences`, `checkpoints`, `quantized`, `primitives`: sizes of texts, and what models need around a memory
+//! * `slots`, `gates`, `rule`, `state`: what a rule is
+//! * `family`, `rules`: what rules say of themselves, and all of them
+//! * `decode`, `kernel`, `pass`: a cell, and how it is called
+//! * `families`, `backend`: engines, which have a cell of every rule of a family, and a whole column
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod algorithm;
 mod backend;
+mod bytes;
 mod capture;
 mod checked;
 mod checkpoints;
@@ -40,7 +54,10 @@ mod device_id;
 mod dtype;
 mod error;
 pub mod families;
+mod family;
 mod gates;
+mod host;
+mod kernel;
 pub mod memory;
 mod panics;
 mod pass;
@@ -55,17 +72,19 @@ mod state;
 mod tensor;
 
 pub use algorithm::Algorithm;
-pub use backend::{Backend, DecodeCall, InputsOn, Kernel, KernelCall, OutputsOn, Rules};
+pub use backend::{Backend, Rules};
 pub use capture::{Capture, CapturedStep, Replay, Step, Work, capture, capture_work};
 pub use checked::Checked;
 pub use checkpoints::Checkpoints;
 pub use decode::{ConvInput, Decode, Decoded, GateForm, GateLogit, TokenGates, decode};
 pub use device::{Device, check_memory};
 pub use device_id::DeviceId;
-pub use dtype::{DType, Host};
+pub use dtype::DType;
 pub use error::{Error, Result};
 pub use gates::{GateKind, GateSlots};
 pub use half::{bf16, f16};
+pub use host::Host;
+pub use kernel::{DecodeCall, InputsOn, Kernel, KernelCall, OutputsOn};
 pub use memory::{Bytes, DeviceMemory};
 pub use panics::caught;
 pub use pass::{Forward, Pass, forward, forward_packed, infer, infer_packed};

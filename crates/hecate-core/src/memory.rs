@@ -3,9 +3,10 @@
 //! A system may promise more memory than it has, and end the program that uses it. So a large array is compared with what
 //! is free before it is asked for, and a small one is asked for at once.
 
+pub use crate::bytes::Bytes;
 use crate::{Error, Result};
 pub use bytemuck::Zeroable;
-use std::{fmt, mem};
+use std::mem;
 
 /// Bytes of the smallest array that is compared with what is free: 64 MiB. Looking costs as much as filling a few hundred
 /// KiB.
@@ -26,21 +27,6 @@ impl DeviceMemory {
     /// of Linux.
     pub fn of_host() -> Option<Self> {
         host::memory()
-    }
-}
-
-/// A number of bytes in messages: `12 bytes`, `3.4 MB`, `1.23 GB`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Bytes(pub u128);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 as f64 {
-            bytes if bytes < 1e5 => write!(f, "{} bytes", self.0),
-            bytes if bytes < 1e9 => write!(f, "{:.1} MB", bytes / 1e6),
-            bytes if bytes < 1e15 => write!(f, "{:.2} GB", bytes / 1e9),
-            bytes => write!(f, "{:.2e} GB", bytes / 1e9),
-        }
     }
 }
 

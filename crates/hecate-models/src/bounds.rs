@@ -5,7 +5,7 @@ use hecate_core::Bytes;
 use std::ops::RangeInclusive;
 
 /// Largest size of anything that a configuration or a setting names.
-pub(crate) const SIZE: usize = 1 << 24;
+pub const SIZE: usize = 1 << 24;
 /// Most blocks of a model.
 pub(crate) const LAYERS: usize = 1 << 16;
 /// Most taps of a short convolution. Each costs a product for every element of queries, keys and values, as an input of their
@@ -28,7 +28,10 @@ pub(crate) const WINDOW: Room = Room { tokens: 1 << 17, elements: 1 << 26 };
 pub(crate) const CHUNK: Room = Room { tokens: 1 << 14, elements: 1 << 22 };
 
 /// Refuses a size outside of a range; `field` names it.
-pub(crate) fn within(field: impl Into<String>, found: usize, range: RangeInclusive<usize>) -> Result<()> {
+///
+/// # Errors
+/// [`Error::Config`].
+pub fn within(field: impl Into<String>, found: usize, range: RangeInclusive<usize>) -> Result<()> {
     if range.contains(&found) {
         return Ok(());
     }
@@ -38,7 +41,10 @@ pub(crate) fn within(field: impl Into<String>, found: usize, range: RangeInclusi
 }
 
 /// Refuses sizes that are fine one by one but whose product is over `most`; `field` names the product.
-pub(crate) fn at_most(field: impl Into<String>, found: u128, most: u128) -> Result<()> {
+///
+/// # Errors
+/// [`Error::Config`].
+pub fn at_most(field: impl Into<String>, found: u128, most: u128) -> Result<()> {
     if found <= most {
         return Ok(());
     }
@@ -57,7 +63,7 @@ pub(crate) fn room(field: impl Into<String>, tokens: usize, width: u128, most: R
 }
 
 /// The product of sizes, which cannot overflow.
-pub(crate) fn product(sizes: &[usize]) -> u128 {
+pub fn product(sizes: &[usize]) -> u128 {
     sizes.iter().fold(1, |product: u128, &size| product.saturating_mul(size as u128))
 }
 

@@ -1,12 +1,11 @@
-//! What a model remembers between calls.
+//! What a mixer remembers between calls.
 
 mod file;
 
 pub(crate) use file::shapes;
 
-use crate::{Error, Result, Tape, Var, model::KeptConfig};
-use hecate_core::{Backend, Tensor, memory, primitives};
-use std::sync::Arc;
+use crate::{Result, Tape, Var};
+use hecate_core::{Backend, Tensor, memory};
 
 /// What one mixer remembers: named arrays `[N, ..]` of `N` sequences, and what the mixers that it is made of remember.
 /// The shapes never change, so a text of any length is gone through in constant memory.
@@ -66,6 +65,11 @@ impl<B: Backend> LayerCache<B> {
             Some((_, old)) => *old = array,
             None => self.arrays.push((name, array)),
         }
+    }
+
+    /// What the parts remember, in their order.
+    pub(crate) fn parts(&self) -> &[Self] {
+        &self.parts
     }
 
     /// The arrays, then those of the parts, to be replaced by others of their shape.
@@ -137,124 +141,5 @@ fn without_elements<B: Backend>(like: &Var<B>, texts: usize) -> Result<Var<B>> {
 impl<B: Backend> Clone for LayerCache<B> {
     fn clone(&self) -> Self {
         Self { arrays: self.arrays.clone(), parts: self.parts.clone(), lacks_part: self.lacks_part }
-    }
-}
-
-/// What a model remembers of the texts it is reading: memory states, inputs of convolutions, windows of attention, and
-/// the position. A clone shares the arrays and costs nothing; both can go on by themselves.
-#[derive(Debug)]
-pub struct Cache<B: Backend> {
-    batch: usize,
-    position: usize,
-    /// One part a mixer of the model.
-    memory: LayerCache<B>,
-    /// Tokens of each text read so far `[batch]`, where the device counts them as part of a captured step.
-    positions: Option<Tensor<B>>,
-    /// What the model is made of.
-    config: Arc<KeptConfig<B>>,
-}
-
-impl<B: Backend> Cache<B> {
-    /// A cache at position 0, with one part a mixer of a model of this configuration.
-    pub(crate) fn new(batch: usize, memory: LayerCache<B>, config: Arc<KeptConfig<B>>) -> Self {
-        Self { batch, position: 0, memory, positions: None, config }
-    }
-
-    /// Refuses a cache that a model of another configuration made.
-    pub(crate) fn check(&self, config: &Arc<KeptConfig<B>>) -> Result<()> {
-        if Arc::ptr_eq(&self.config, config) || self.config == *config {
-            return Ok(());
-        }
-        let found = format!("one of another model, of {} layers", self.layers().len());
-        Err(Error::config("cache", found, "one that this model made (`LanguageModel::cache`)"))
-    }
-
-    /// Number of texts.
-    pub fn batch(&self) -> usize {
-        self.batch
-    }
-
-    /// Tokens of each text read so far.
-    pub fn position(&self) -> usize {
-        self.position
-    }
-
-    /// What each block's mixer remembers, first block first.
-    pub fn layers(&self) -> &[LayerCache<B>] {
-        &self.memory.parts
-    }
-
-    /// Size of all arrays, bytes.
-    pub fn bytes(&self) -> usize {
-        let arrays = self.memory.iter();
-        arrays.map(|(_, array)| array.shape().count() * array.dtype().size()).sum()
-    }
-
-    /// All arrays, first block first, then the device's count of tokens where it counts.
-    pub(crate) fn arrays(&self) -> Vec<Tensor<B>> {
-        let arrays = self.memory.iter().map(|(_, array)| array.clone());
-        arrays.chain(self.positions.clone()).collect()
-    }
-
-    /// The same texts with other arrays, in the order of [`Cache::arrays`].
-    pub(crate) fn with_arrays(&self, arrays: Vec<Tensor<B>>) -> Self {
-        let (mut cache, mut arrays) = (self.clone(), arrays.into_iter());
-        let places = cache.memory.arrays_mut().into_iter();
-        places.zip(arrays.by_ref()).for_each(|(place, array)| *place = Var::constant(array));
-        cache.positions = arrays.next();
-        cache
-    }
-
-    /// What all mixers remember, for a model that runs.
-    pub(crate) fn memory_mut(&mut self) -> &mut LayerCache<B> {
-        &mut self.memory
-    }
-
-    /// The same, with tokens counted by the device from here on, as part of its arrays.
-    pub(crate) fn counted_by_device(mut self, device: &B) -> Result<Self> {
-        let position = self.position;
-        let count = u32::try_from(position).map_err(|_| Error::config("position", position, "under 2^32"))?;
-        self.positions = Some(Tensor::from_u32(device, [self.batch], memory::filled("cache", self.batch, count)?)?);
-        Ok(self)
-    }
-
-    /// The same, with tokens counted by the host again; waits for the device.
-    pub(crate) fn counted_by_host(mut self) -> Result<Self> {
-        if let Some(positions) = self.positions.take() {
-            self.position = positions.to_u32()?.first().map_or(self.position, |&position| position as usize);
-        }
-        Ok(self)
-    }
-
-    /// As [`Cache::position`] of each text `[batch]`, where the device counts.
-    pub(crate) fn positions(&self) -> Option<&Tensor<B>> {
-        self.positions.as_ref()
-    }
-
-    /// As [`Cache::advance`], where the device counts.
-    pub(crate) fn advance_on_device(&mut self, tokens: u32) -> Result<()> {
-        if let Some(positions) = &mut self.positions {
-            *positions = primitives::advance(positions, tokens)?;
-        }
-        Ok(())
-    }
-
-    /// Moves the position on after a call of so many tokens a text.
-    pub(crate) fn advance(&mut self, tokens: usize) {
-        self.position = self.position.saturating_add(tokens);
-    }
-
-    /// Cuts the history of all arrays: gradients of later calls end here.
-    pub(crate) fn settle(&mut self) {
-        let arrays = self.memory.arrays_mut().into_iter();
-        arrays.for_each(|array| *array = Var::constant(array.value().clone()));
-    }
-}
-
-impl<B: Backend> Clone for Cache<B> {
-    fn clone(&self) -> Self {
-        let Self { batch, position, memory, positions, config } = self;
-        let (memory, positions, config) = (memory.clone(), positions.clone(), Arc::clone(config));
-        Self { batch: *batch, position: *position, memory, positions, config }
     }
 }

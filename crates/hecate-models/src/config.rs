@@ -9,14 +9,13 @@ mod validate;
 pub use composed::{ComposedConfig, MacConfig};
 pub use levels::{CmsConfig, ConductorConfig, HopeConfig, TntConfig, Wiring};
 pub use retention::Retain;
-pub(crate) use rule::{Elements, check_same, frozen};
+pub(crate) use rule::{Elements, check_same};
 pub use rule::{GROUP, MOMENTUM, RuleConfig, in_groups};
 
 use crate::{
     Dropout, Error, Result,
     bounds::{LAYERS, SIZE, within},
-    checkpoint::parse_json,
-    json,
+    files::{from_slice, parse_json},
 };
 use hecate_core::{Rule, quantized::BlockFormat};
 use serde::{Deserialize, Serialize};
@@ -390,7 +389,7 @@ impl Config {
     /// [`Error::Config`] for text that is no JSON, for names that nothing has (the known ones are listed), and as
     /// [`Config::validate`].
     pub fn from_json(text: &str) -> Result<Self> {
-        let config: Self = json::from_slice(text.as_bytes()).map_err(|error| {
+        let config: Self = from_slice(text.as_bytes()).map_err(|error| {
             Error::config("config.json", format!("not readable: {error}"), "a model configuration in JSON")
         })?;
         config.validate()?;

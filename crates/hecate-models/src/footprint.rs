@@ -3,8 +3,8 @@
 mod mixers;
 
 use crate::{
-    Architecture, Config, Dropout, Error, LanguageModel, Precision, Result,
-    language_model::{ALIGNED, piece},
+    Config, Dropout, Error, Precision, Result,
+    pieces::{ALIGNED, piece},
 };
 use hecate_core::{Backend, Bytes, Checkpoints, DeviceMemory};
 use mixers::TapeElements;
@@ -72,21 +72,6 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Of a step of a model of this configuration with `batch` sequences of `tokens` tokens a pass. Nothing is made on the
-    /// device. Of more texts or tokens than any memory holds it says that they are more than any memory holds.
-    ///
-    /// # Errors
-    /// As [`Architecture::elements`].
-    pub fn of<B: Backend, A: Architecture<B>>(
-        device: &B,
-        config: &A,
-        precision: Precision,
-        batch: usize,
-        tokens: usize,
-    ) -> Result<Self> {
-        Ok(config.footprint(config.elements(device)?, precision, [batch, tokens]))
-    }
-
     /// Of this many learned elements, whatever is made of them: no activations, states and scores.
     pub fn of_elements(elements: u128, precision: Precision) -> Self {
         let bytes = |size: u128| usize::try_from(size.saturating_mul(elements)).unwrap_or(usize::MAX);
@@ -179,16 +164,10 @@ impl Pass {
     }
 }
 
-impl<B: Backend> LanguageModel<B> {
-    /// What a step of learning costs with `batch` sequences of `tokens` tokens a pass.
-    pub fn footprint(&self, batch: usize, tokens: usize) -> Footprint {
-        self.kept_config().footprint(self.parameters().elements() as u128, self.precision(), [batch, tokens])
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LanguageModel;
     use hecate_cpu::Cpu;
 
     const MIXERS: [&str; 12] =

@@ -1,8 +1,13 @@
 //! Continuing texts.
 
-use crate::{Cache, Error, LanguageModel, Result, evaluate::SEGMENT, sampling::Sampler};
+mod device_draws;
+
+use crate::{Cache, Error, LanguageModel, Result, sampling::Sampler};
 use hecate_core::{Backend, Capture, CapturedStep, Host, Tensor};
 use std::{collections::VecDeque, fmt, iter::FusedIterator};
+
+/// Tokens of a text that are read in one call: of a prompt, and of a text that is measured unless told otherwise.
+pub const SEGMENT: usize = 512;
 
 /// Tokens of a text that a device draws before the host looks at them. Fewer come to a terminal more smoothly, and more cost
 /// less: a few milliseconds on a GPU.

@@ -3,6 +3,7 @@
 use crate::{
     Dropout, Error, MatrixId, ParameterId, Parameters, Random, Result,
     bounds::{LAYERS, product, within},
+    parameters::refuse_learning,
 };
 use hecate_core::{
     Backend, DType, Shape, Tensor, memory,
@@ -250,12 +251,6 @@ fn no_whole_blocks(name: &str, inputs: usize, format: BlockFormat) -> Error {
     };
     let expected = format!("a multiple of {block}, the block of {format}; {way}");
     Error::config(format!("values of a row of {name}"), inputs, expected)
-}
-
-/// The error of learning with quantized weights.
-pub(crate) fn refuse_learning(format: BlockFormat) -> Error {
-    let expected = "none where a model learns: quantized weights have no gradient; learn in 32 bits, then quantize";
-    Error::config("quantization", format, expected)
 }
 
 /// The name in messages.

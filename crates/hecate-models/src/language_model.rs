@@ -1,29 +1,22 @@
 //! A language model: tokens in, scores of the next token out.
 
 mod blocks;
+mod cache;
 mod loss;
 mod scores;
 
-pub(crate) use loss::LossGradients;
-pub(crate) use scores::piece;
+pub use cache::Cache;
+pub use loss::LossGradients;
 
 use crate::{
-    Architecture, Builder, Cache, Config, Dropout, Error, Interrupt, LayerCache, Masks, Model, Parameters, Precision,
-    Random, Result, Tape, Var,
+    Architecture, Builder, Config, Dropout, Error, Footprint, Interrupt, LayerCache, Masks, Model, Parameters,
+    Precision, Random, Result, Tape, Var,
     bounds::{SIZE, within},
-    evaluate::SEGMENT,
-    layers::{Context, Counts},
+    layers::{Context, Mixer},
     model::{KeptConfig, check_parts, check_rows},
-    sampling::Options,
 };
-use hecate_core::{
-    Backend, Capture, CapturedStep, DType, Sequences, Tensor,
-    primitives::{self, Sampled},
-};
+use hecate_core::{Backend, DType, Sequences, Tensor};
 use std::{collections::HashSet, sync::Arc};
-
-/// Scores of 16 bits come in rows of a multiple of this many.
-pub(crate) const ALIGNED: usize = 64;
 
 /// A [`Model`], its parameters, and how its passes run. What it is made of a [`Config`] says, or an [`Architecture`] of one's own.
 ///
@@ -128,17 +121,20 @@ impl<B: Backend> LanguageModel<B> {
 
     /// From here on, passes that gather gradients round 8-bit factors by these scales; without them by the factors' own maxima, as
     /// in a new model.
-    pub(crate) fn set_fp8_scales(&mut self, scales: Option<Tensor<B>>) {
+    pub fn set_fp8_scales(&mut self, scales: Option<Tensor<B>>) {
         self.fp8_scales = scales;
     }
 
     /// Refuses to go on once the model's interrupt was asked for.
-    pub(crate) fn check_interrupt(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Stopped`].
+    pub fn check_interrupt(&self) -> Result<()> {
         self.interrupt.as_ref().map_or(Ok(()), Interrupt::check)
     }
 
     /// Runs `work` on the model, whose passes do not look at the interrupt meanwhile.
-    pub(crate) fn uninterrupted<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+    pub fn uninterrupted<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
         let interrupt = self.interrupt.take();
         let done = work(self);
         self.interrupt = interrupt;
@@ -163,19 +159,24 @@ impl<B: Backend> LanguageModel<B> {
         self.config.of()
     }
 
-    /// The configuration, of whatever type.
-    pub(crate) fn kept_config(&self) -> &KeptConfig<B> {
-        &self.config
+    /// Content of its `config.json`, whatever type the configuration is of.
+    pub fn config_json(&self) -> &[u8] {
+        self.config.content()
     }
 
     /// What layers drop while the model learns.
-    pub(crate) fn dropout(&self) -> Dropout {
+    pub fn dropout(&self) -> Dropout {
         self.config.dropout()
+    }
+
+    /// The mixers, in the order of their parts in a cache.
+    pub(crate) fn mixers(&self) -> Vec<&dyn Mixer<B>> {
+        self.model.mixers()
     }
 
     /// Number of its mixers; of Hecate's own models that of blocks.
     pub fn layers(&self) -> usize {
-        self.model.mixers().len()
+        self.mixers().len()
     }
 
     /// Number of different tokens.
@@ -198,9 +199,14 @@ impl<B: Backend> LanguageModel<B> {
         &mut self.parameters
     }
 
+    /// What a step of learning costs with `batch` sequences of `tokens` tokens a pass.
+    pub fn footprint(&self, batch: usize, tokens: usize) -> Footprint {
+        self.config.footprint(self.parameters().elements() as u128, self.precision(), [batch, tokens])
+    }
+
     /// Calls of [`LanguageModel::infer`] must start at a multiple of this many tokens: 1 unless a rule is frozen.
     pub fn group(&self) -> usize {
-        self.model.mixers().iter().map(|mixer| mixer.group()).fold(1, least_common_multiple)
+        self.mixers().iter().map(|mixer| mixer.group()).fold(1, least_common_multiple)
     }
 
     /// What is remembered of `batch` texts that are about to start.
@@ -209,7 +215,7 @@ impl<B: Backend> LanguageModel<B> {
     /// [`Error::Config`] for no text at all or too many; the device's own failures.
     pub fn cache(&self, batch: usize) -> Result<Cache<B>> {
         within("batch", batch, 1..=SIZE)?;
-        let mixers = self.model.mixers();
+        let mixers = self.mixers();
         let parts = mixers.iter().map(|mixer| mixer.cache(&self.device, &self.parameters, batch));
         let memory = LayerCache::new(Vec::new()).with_parts(parts.collect::<Result<_>>()?);
         Ok(Cache::new(batch, memory, Arc::clone(&self.config)))
@@ -250,85 +256,8 @@ impl<B: Backend> LanguageModel<B> {
         Ok(result)
     }
 
-    /// Tokens drawn one after another from where `cache` stands, captured by the device to be replayed: `count` of every text,
-    /// `[count, batch]`, whatever the input. The first thing that is read is `unread [batch]`; a text's draws go on with its row
-    /// of `streams`. The state is that of the cache, then the unread tokens `[batch, 1]` and the streams `[batch, 3]`. Refused
-    /// where the device gains nothing, or where a mixer does other work at other positions.
-    pub(crate) fn capture(
-        &self,
-        cache: &Cache<B>,
-        options: &Options,
-        (unread, streams): (&[u32], &[[u32; 3]]),
-        count: usize,
-    ) -> Result<Capture<Box<dyn CapturedStep<B>>>> {
-        if options.has_gaps() {
-            let why = "the tokenizer's numbers have gaps, which are left out".to_owned();
-            return Ok(Capture::Refused { why });
-        }
-        let counts: Vec<_> = self.model.mixers().iter().map(|mixer| mixer.counts()).collect();
-        if let Some(layer) = counts.iter().position(|counts| *counts == Counts::Host) {
-            let why = format!("the mixer of layer {layer} does other work at other positions");
-            return Ok(Capture::Refused { why });
-        }
-        let cache = &match counts.iter().max() {
-            Some(Counts::Device) => cache.clone().counted_by_device(&self.device)?,
-            _ => cache.clone(),
-        };
-        let batch = cache.batch();
-        let mut state = cache.arrays();
-        state.push(self.ids(unread, batch)?);
-        state.push(Tensor::from_u32(&self.device, [batch, 3], streams.concat())?);
-        let input = Tensor::from_u32(&self.device, [1], vec![0])?;
-        let mut step = |mut state: Vec<Tensor<B>>, _: Tensor<B>| {
-            let mut tokens = Vec::new();
-            for _ in 0..count {
-                let token = self.draw(cache, options, state)?;
-                tokens.push(token.0);
-                state = token.1;
-            }
-            Ok((state, primitives::concat(&tokens.iter().collect::<Vec<_>>(), 0)?))
-        };
-        Ok(hecate_core::capture(&self.device, &state, &input, &mut step)?)
-    }
-
-    /// The next token of every text `[1, batch]` and the state after it, as in [`LanguageModel::capture`].
-    fn draw(
-        &self,
-        cache: &Cache<B>,
-        options: &Options,
-        mut state: Vec<Tensor<B>>,
-    ) -> Result<(Tensor<B>, Vec<Tensor<B>>)> {
-        let batch = cache.batch();
-        let drawn = state.split_off(state.len() - 2);
-        let mut next = cache.with_arrays(state);
-        let logits = self.logits(&Tape::inert(&self.parameters), &drawn[0], Some(&mut next))?.into_value();
-        let scores = options.known(logits.reshape([batch, logits.shape().last()])?)?;
-        let Sampled { tokens, streams } = primitives::sample(&options.draw, &scores, &drawn[1])?;
-        next.advance_on_device(1)?;
-        let mut state = next.arrays();
-        state.extend([tokens.reshape([batch, 1])?, streams]);
-        Ok((tokens.reshape([1, batch])?, state))
-    }
-
-    /// Makes at once what a first continuation of `prompt` would wait for bit by bit
-    /// ([`Device::prepare`](hecate_core::Device::prepare)): `tell` is called with the number of kernels that are compiled.
-    ///
-    /// # Errors
-    /// The device's own failures.
-    pub fn prepare(&self, prompt: &[u32], tell: &mut dyn FnMut(usize)) -> Result<()> {
-        let mut work = || {
-            // The end of the prompt, then a token: what they find means nothing.
-            let Some((first, Ok(mut cache))) = prompt.first().map(|first| (*first, self.cache(1))) else { return };
-            let whole = prompt.len() / self.group() * self.group();
-            for tokens in [&prompt[whole.saturating_sub(SEGMENT)..whole], &[first]] {
-                let _ = self.infer(tokens, 1, &mut cache);
-            }
-        };
-        Ok(self.device.prepare(&mut work, tell)?)
-    }
-
     /// Scores `[batch, T, V]` of the tokens that follow `ids [batch, T]`.
-    fn logits(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
+    pub(crate) fn logits(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
         let scores = self.in_context(ids, cache, |context| self.model.scores(tape, ids, context))?;
         check_rows(&scores, ids.shape().axes(), Some(self.vocabulary_size()))?;
         Ok(scores)
@@ -354,12 +283,12 @@ impl<B: Backend> LanguageModel<B> {
         let memory = cache.as_mut().map(|cache| cache.memory_mut());
         let mut context = Context { positions, ..Context::at(Sequences::batch(batch, length), position, memory) };
         let x = run(&mut context)?;
-        check_parts(context.cache, self.model.mixers().len())?;
+        check_parts(context.cache, self.mixers().len())?;
         Ok(x)
     }
 
     /// Tokens on the device, `[batch, T]`.
-    fn ids(&self, tokens: &[u32], batch: usize) -> Result<Tensor<B>> {
+    pub(crate) fn ids(&self, tokens: &[u32], batch: usize) -> Result<Tensor<B>> {
         let length = self.length("inputs", tokens, batch)?;
         Ok(Tensor::from_u32(&self.device, [batch, length], tokens.to_vec())?)
     }
@@ -379,7 +308,7 @@ impl<B: Backend> LanguageModel<B> {
 
     /// Refuses a call that starts inside a group of a frozen rule.
     fn check_group(&self, position: usize) -> Result<()> {
-        for (i, mixer) in self.model.mixers().into_iter().enumerate() {
+        for (i, mixer) in self.mixers().into_iter().enumerate() {
             let group = mixer.group().max(1);
             if !position.is_multiple_of(group) {
                 // A model of one's own has no such path in its file.

@@ -2,7 +2,7 @@
 
 use crate::{
     Builder, Dropout, Error, Footprint, LayerCache, Parameters, Precision, Result, Tape, Var,
-    checkpoint::{parse_json, to_json},
+    files::{CONFIG, parse_json, to_json},
     layers::{Context, Linear, Mixer},
 };
 use hecate_core::{Backend, Tensor};
@@ -199,6 +199,23 @@ impl<B: Backend, A: Architecture<B>> AnyArchitecture<B> for A {
     }
 }
 
+impl Footprint {
+    /// Of a step of a model of this configuration with `batch` sequences of `tokens` tokens a pass. Nothing is made on the
+    /// device. Of more texts or tokens than any memory holds it says that they are more than any memory holds.
+    ///
+    /// # Errors
+    /// As [`Architecture::elements`].
+    pub fn of<B: Backend, A: Architecture<B>>(
+        device: &B,
+        config: &A,
+        precision: Precision,
+        batch: usize,
+        tokens: usize,
+    ) -> Result<Self> {
+        Ok(config.footprint(config.elements(device)?, precision, [batch, tokens]))
+    }
+}
+
 /// The configuration that a model was built from.
 pub(crate) struct KeptConfig<B: Backend> {
     /// As `config.json` has it.
@@ -209,7 +226,7 @@ pub(crate) struct KeptConfig<B: Backend> {
 impl<B: Backend> KeptConfig<B> {
     /// A copy of the configuration, with what its file will say.
     pub(crate) fn new<A: Architecture<B>>(config: &A) -> Result<Arc<Self>> {
-        let content = to_json(Path::new("config.json"), config)?;
+        let content = to_json(Path::new(CONFIG), config)?;
         Ok(Arc::new(Self { content, value: Box::new(config.clone()) }))
     }
 

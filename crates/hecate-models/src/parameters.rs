@@ -1,15 +1,11 @@
 //! What a model learns, and the gradients of it.
 
-use crate::{
-    Error, Result,
-    checkpoint::{read_file, write_whole},
-    weights::{pack, unpack_all},
+use crate::{Error, Result};
+use hecate_core::{
+    Backend, DType, Tensor, primitives,
+    quantized::{BlockFormat, Quantized},
 };
-use hecate_core::{Backend, DType, Shape, Tensor, primitives, quantized::Quantized};
-use std::{
-    path::Path,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of sets of parameters made so far. Each takes one as its identity, which its places carry.
 static SETS: AtomicU64 = AtomicU64::new(0);
@@ -148,6 +144,22 @@ impl<B: Backend> Parameters<B> {
         &self.quantized
     }
 
+    /// Refuses to learn where matrices are quantized.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn check_learning(&self) -> Result<()> {
+        self.quantized.first().map_or(Ok(()), |quantized| Err(refuse_learning(quantized.matrix.format())))
+    }
+
+    /// Refuses another number of arrays than there are parameters; `field` names what they are.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn check_count(&self, field: &str, found: usize) -> Result<()> {
+        check_count(field, found, self.all.len())
+    }
+
     /// The same, to be changed. Names, formats and sizes stay as they are.
     pub(crate) fn quantized_mut(&mut self) -> &mut [QuantizedMatrix<B>] {
         &mut self.quantized
@@ -193,50 +205,6 @@ impl<B: Backend> Parameters<B> {
     pub fn elements(&self) -> usize {
         let quantized: usize = self.quantized.iter().map(|x| x.matrix.rows() * x.matrix.columns()).sum();
         quantized + self.all.iter().map(|parameter| parameter.value.shape().count()).sum::<usize>()
-    }
-
-    /// Writes all values to a safetensors file, under their names. The file is there whole or not at all; one that was
-    /// there before is replaced.
-    ///
-    /// # Errors
-    /// [`Error::Io`]; [`Error::Checkpoint`] for two parameters of one name; the device's own failures.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        write_whole(path, &pack(path, &self.named(), self.quantized(), &[])?)
-    }
-
-    /// Takes all values from a safetensors file, such as [`Parameters::save`] wrote, whose names and shapes must be those
-    /// of the parameters. Places that [`Parameters::add`] gave stay valid.
-    ///
-    /// # Errors
-    /// [`Error::Io`]; [`Error::Checkpoint`] for a file that is damaged or of other parameters; no parameters; the device's
-    /// own failures. All values are then as they were.
-    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        let Some(first) = self.all.first() else {
-            return Err(Error::config("parameters", "none", "those of a model, built before its values are loaded"));
-        };
-        let device = first.value.device().clone();
-        self.restore(&device, path, &read_file(path)?)
-    }
-
-    /// Names and values of what is learned.
-    pub(crate) fn named(&self) -> Vec<(String, &Tensor<B>)> {
-        self.all.iter().map(|parameter| (parameter.name.clone(), &parameter.value)).collect()
-    }
-
-    /// As [`Parameters::load`], from the content of the file.
-    pub(crate) fn restore(&mut self, device: &B, path: &Path, content: &[u8]) -> Result<()> {
-        let named = self.all.iter().map(|parameter| (parameter.name.clone(), parameter.value.shape().clone()));
-        let named: Vec<(String, Shape)> = named.collect();
-        let (values, matrices) = unpack_all(device, path, content, &named, &self.quantized)?;
-        for (parameter, value) in self.all.iter_mut().zip(values) {
-            parameter.value = value;
-        }
-        for (quantized, matrix) in self.quantized.iter_mut().zip(matrices) {
-            quantized.matrix = matrix;
-        }
-        Ok(())
     }
 }
 
@@ -295,11 +263,17 @@ impl<B: Backend> Gradients<B> {
 }
 
 /// Refuses another number of arrays than there are parameters.
-pub(crate) fn check_count(field: &str, found: usize, expected: usize) -> Result<()> {
+fn check_count(field: &str, found: usize, expected: usize) -> Result<()> {
     if found == expected {
         return Ok(());
     }
     Err(Error::config(field, format!("{found} arrays"), format!("{expected}, one a parameter")))
+}
+
+/// The error of learning with quantized weights.
+pub(crate) fn refuse_learning(format: BlockFormat) -> Error {
+    let expected = "none where a model learns: quantized weights have no gradient; learn in 32 bits, then quantize";
+    Error::config("quantization", format, expected)
 }
 
 /// Adds a term to a sum; either may be none, which stands for zeros.

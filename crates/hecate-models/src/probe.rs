@@ -1,6 +1,6 @@
 //! Finding the first element that is not finite.
 
-use crate::{Parameters, Place, Result};
+use crate::{Gradients, Parameters, Place, Result};
 use hecate_core::{Backend, Tensor};
 use std::cell::{Cell, RefCell};
 
@@ -13,6 +13,32 @@ pub struct NonFinite {
     pub place: Place,
     /// Its value.
     pub found: f64,
+}
+
+impl NonFinite {
+    /// The first parameter whose gradient is not finite, in the order of the backward pass: head, blocks from the last to the
+    /// first, embedding.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn in_gradients<B: Backend>(parameters: &Parameters<B>, gradients: &Gradients<B>) -> Result<Option<NonFinite>> {
+        let mut pairs: Vec<_> = parameters.iter().zip(gradients.iter()).collect();
+        pairs.reverse();
+        // The head and the last norm come first on the way back, the embedding last.
+        pairs.sort_by_key(|(parameter, _)| match layer_of(&parameter.name) {
+            Some(layer) => (1, usize::MAX - layer),
+            None => (if parameter.name.contains("embeddings") { 2 } else { 0 }, 0),
+        });
+        for (parameter, gradient) in pairs {
+            let Some((_, found)) = gradient.as_ref().map(|gradient| first(gradient, false)).transpose()?.flatten()
+            else {
+                continue;
+            };
+            let place = Place { layer: layer_of(&parameter.name), head: None };
+            return Ok(Some(NonFinite { what: format!("the gradient of `{}`", parameter.name), place, found }));
+        }
+        Ok(None)
+    }
 }
 
 /// Looks at what passes on a tape ([`Tape::watched`](crate::Tape::watched)), in the order of the computation, and keeps
@@ -82,29 +108,6 @@ pub(crate) fn first<B: Backend>(array: &Tensor<B>, logarithms: bool) -> Result<O
     let fine = |x: f32| x.is_finite() || (logarithms && x == f32::NEG_INFINITY);
     let found = array.to_f32()?.into_iter().enumerate().find(|&(_, x)| !fine(x));
     Ok(found.map(|(index, x)| (index, f64::from(x))))
-}
-
-/// The first parameter whose gradient is not finite, in the order of the backward pass: head, blocks from the last to the
-/// first, embedding.
-pub(crate) fn last_gradient<B: Backend>(
-    parameters: &Parameters<B>,
-    gradients: &crate::Gradients<B>,
-) -> Result<Option<NonFinite>> {
-    let mut pairs: Vec<_> = parameters.iter().zip(gradients.iter()).collect();
-    pairs.reverse();
-    // The head and the last norm come first on the way back, the embedding last.
-    pairs.sort_by_key(|(parameter, _)| match layer_of(&parameter.name) {
-        Some(layer) => (1, usize::MAX - layer),
-        None => (if parameter.name.contains("embeddings") { 2 } else { 0 }, 0),
-    });
-    for (parameter, gradient) in pairs {
-        let Some((_, found)) = gradient.as_ref().map(|gradient| first(gradient, false)).transpose()?.flatten() else {
-            continue;
-        };
-        let place = Place { layer: layer_of(&parameter.name), head: None };
-        return Ok(Some(NonFinite { what: format!("the gradient of `{}`", parameter.name), place, found }));
-    }
-    Ok(None)
 }
 
 /// The block of a parameter: 1 for `model.layers.1.attn.q_proj.weight`.

@@ -5,9 +5,8 @@
 
 use crate::{
     Config, Error, LanguageModel, Result,
-    checkpoint::write_new,
-    plain_file::is_there,
-    trainer::{CONFIG, MODEL, TOKENIZER, Trained},
+    files::{CONFIG, MODEL, TOKENIZER, is_there, write_new},
+    trained::Trained,
     weights::pack,
 };
 use hecate_core::{
@@ -56,10 +55,10 @@ pub fn save<B: Backend>(trained: &Trained<B>, folder: &Path) -> Result<()> {
         return Err(Error::checkpoint(path, "is there already; name another folder"));
     }
     let (parameters, path) = (trained.model.parameters(), folder.join(MODEL));
-    let config = trained.model.kept_config().content();
+    let config = trained.model.config_json();
     let tokenizer = trained.tokenizer.as_deref().map(|content| (TOKENIZER, content));
     let beside: Vec<(&str, &[u8])> = [(CONFIG, config)].into_iter().chain(tokenizer).collect();
-    let weights = pack(&path, &parameters.named(), parameters.quantized(), &beside)?;
+    let weights = pack(&path, &parameters.by_name(), parameters.quantized(), &beside)?;
     fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
     let mut written = Vec::new();
     let files = beside.iter().map(|(name, content)| (folder.join(name), *content)).chain([(path, weights.as_slice())]);

@@ -1,7 +1,7 @@
 //! Random numbers that are the same everywhere.
 
 use crate::{Error, Result};
-use rand::{Rng, RngExt, SeedableRng, distr::uniform::SampleUniform};
+use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -26,7 +26,7 @@ impl Random {
     }
 
     /// The stream that belongs to these four numbers together; no two of them share one.
-    pub(crate) fn keyed(key: [u64; 4]) -> Self {
+    pub fn keyed(key: [u64; 4]) -> Self {
         let mut seed = [0; 32];
         for (bytes, part) in seed.chunks_exact_mut(8).zip(key) {
             bytes.copy_from_slice(&part.to_le_bytes());
@@ -63,16 +63,35 @@ impl Random {
         Ok(self.within(0..count))
     }
 
-    /// Uniform over a range that is not empty. Integers of different widths take different bits from the stream.
-    pub(crate) fn within<T: SampleUniform + PartialOrd>(&mut self, range: Range<T>) -> T {
-        self.0.random_range(range)
+    /// Uniform over a range; of one that is empty its start. Integers of different widths take different bits from the stream.
+    pub fn within<T: Whole>(&mut self, range: Range<T>) -> T {
+        if range.is_empty() { range.start } else { T::drawn(self, range) }
     }
 
     /// Uniform in `[0, 1)`: the upper 53 of 64 random bits.
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
+
+/// Whole numbers that [`Random::within`] draws.
+pub trait Whole: Copy + PartialOrd {
+    /// Uniform over a range that is not empty.
+    #[doc(hidden)]
+    fn drawn(random: &mut Random, range: Range<Self>) -> Self;
+}
+
+macro_rules! whole {
+    ($($integer:ty),*) => {
+        $(impl Whole for $integer {
+            fn drawn(random: &mut Random, range: Range<Self>) -> Self {
+                random.0.random_range(range)
+            }
+        })*
+    };
+}
+
+whole!(u32, u64, usize);
 
 #[cfg(test)]
 mod tests {
@@ -85,6 +104,8 @@ mod tests {
         assert_eq!(Random::new(5).unit(), chacha.random::<f64>());
         assert_eq!(Random::new(5).below(1000).unwrap(), ChaCha8Rng::seed_from_u64(5).random_range(0..1000));
         assert!(Random::new(5).below(0).is_err());
+        assert_eq!(Random::new(5).within(7..7), 7u32);
+        assert_eq!(Random::new(5).within(7..3), 7usize);
         let mut chacha = ChaCha8Rng::seed_from_u64(5);
         chacha.set_stream(2);
         assert_eq!(Random::stream(5, 2).unit(), chacha.random::<f64>());

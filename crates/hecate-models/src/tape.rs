@@ -28,7 +28,8 @@ mod record;
 pub(crate) use erased::ErasedRule;
 pub use operators::Operand;
 
-pub(crate) use fp8::{FactorKind, Fp8Found, Fp8Pass};
+pub(crate) use fp8::Fp8Pass;
+pub use fp8::{FactorKind, Fp8Found};
 
 use crate::{
     Error, Gradients, Interrupt, Parameter, ParameterId, Parameters, Probe, Result, dropout::Draws, probe::ProbeSite,
@@ -109,12 +110,9 @@ impl<B: Backend> Clone for Var<B> {
 /// A line is fitted to three points by descent:
 ///
 /// ```
-/// use hecate_core::Tensor;
+/// use hecate_core::{Tensor, primitives};
 /// use hecate_cpu::Cpu;
-/// use hecate_models::{
-///     Parameters, Tape, Var,
-///     optimizer::{AdamW, Constants},
-/// };
+/// use hecate_models::{Parameters, Tape, Var};
 ///
 /// # fn main() -> hecate_models::Result<()> {
 /// let (cpu, mut parameters) = (Cpu::new(), Parameters::new());
@@ -122,14 +120,15 @@ impl<B: Backend> Clone for Var<B> {
 /// let offset = parameters.add("offset", Tensor::from_f32(&cpu, [1], vec![0.0])?, false);
 /// let column = |values| Ok::<_, hecate_core::Error>(Var::constant(Tensor::from_f32(&cpu, [3, 1], values)?));
 /// let (x, y) = (column(vec![-1.0, 0.0, 1.0])?, column(vec![-1.0, 1.0, 3.0])?);
-/// let mut optimizer = AdamW::new(&cpu, &parameters, Constants::default())?;
-/// for _ in 0..300 {
+/// for _ in 0..50 {
 ///     // A tape for each step: `backward` consumes it.
 ///     let tape = Tape::recording(&parameters);
 ///     let line = (&x * tape.parameter(slope)? + tape.parameter(offset)?)?;
 ///     let loss = tape.mean_squared_error(&line, &y)?;
 ///     let gradients = tape.backward(&loss)?;
-///     optimizer.step(&mut parameters, gradients, 0.05)?;
+///     for (parameter, gradient) in parameters.iter_mut().zip(gradients.iter().flatten()) {
+///         parameter.value = primitives::add(&parameter.value, &primitives::scale(-0.3, gradient)?)?;
+///     }
 /// }
 /// let found = [slope, offset].map(|place| parameters.get(place)?.value.to_f32().map_err(hecate_models::Error::from));
 /// for (found, truth) in found.into_iter().zip([2.0, 1.0]) {

@@ -2,25 +2,19 @@
 
 mod json_lines;
 mod open;
-mod source;
-mod spans;
-mod tokens;
 
+pub use crate::tokens::{TokenSource, Tokens};
 pub use json_lines::JsonLines;
-pub(crate) use tokens::Growing;
-pub use tokens::{TokenSource, Tokens};
 
 use crate::{
     Error, Random, Result, Vocabulary,
     bounds::{SIZE, at_most, product},
-    checkpoint::write_whole_with,
-    checksum::{Checksum, checksum},
-    plain_file::{self, Links},
+    files::{self, Checksum, Links, checksum, write_whole_with},
     tokenizer::Passage,
+    tokens::{BLOCK, Source, fail},
 };
 use hecate_core::memory;
 use serde::{Deserialize, Serialize};
-use source::{BLOCK, Source, fail};
 use std::{
     borrow::Cow,
     ops::Range,
@@ -36,7 +30,7 @@ pub const IN_MEMORY: usize = 1 << 30;
 /// # Errors
 /// [`Error::Text`] if it is missing, empty or not UTF-8, [`Error::Io`] if it cannot be read.
 pub fn read_text(path: &Path) -> Result<String> {
-    let bytes = match plain_file::read(path, Links::Follow, u64::MAX) {
+    let bytes = match files::read(path, Links::Follow, u64::MAX) {
         Err(Error::Io { source, .. }) => return Err(open::unreadable(path, source)),
         other => other?,
     };
@@ -398,7 +392,10 @@ impl Windows {
 
 /// The windows of `length` tokens that start there, and the tokens that follow each of theirs: `(inputs, targets)`, one
 /// window after another.
-pub(crate) fn windows(
+///
+/// # Errors
+/// As [`Tokens::read`].
+pub fn windows(
     text: TokenSource<'_>,
     starts: impl IntoIterator<Item = usize>,
     length: usize,

@@ -18,8 +18,8 @@ pub use decoder::Decoder;
 
 use crate::{
     Error, Result,
-    plain_file::{self, JSON, Links},
-    text::{Growing, Tokens},
+    files::{self, JSON, Links},
+    tokens::{Growing, Tokens},
 };
 use std::{
     ops::Range,
@@ -89,7 +89,7 @@ impl Vocabulary {
     /// [`Error::Io`] or [`Error::Tokenizer`] if it cannot be read or understood, or if this build lacks the feature
     /// `tokenizer`.
     pub fn from_file(path: &Path) -> Result<Self> {
-        let bytes = plain_file::read(path, Links::Follow, JSON)?;
+        let bytes = files::read(path, Links::Follow, JSON)?;
         Self::from_json(path, &bytes)
     }
 

@@ -1,10 +1,10 @@
 //! Arrays in safetensors files.
 
+mod parameters;
+
 use crate::{
-    Error, Result,
-    checksum::{DIGITS, checksum, checksum_around},
-    parameters::QuantizedMatrix,
-    plain_file::{self, Links},
+    Error, QuantizedMatrix, Result,
+    files::{self, DIGITS, Links, checksum, checksum_around},
 };
 use hecate_core::{
     Backend, Device, Shape, Tensor, memory,
@@ -38,14 +38,17 @@ const HEADER: u64 = 100_000_000;
 const WAY_OUT: &str = "use the config.json it came with, or build the same model";
 
 /// Checksums of the files that a file of weights was written beside, by their names.
-pub(crate) type Beside = BTreeMap<String, String>;
+pub type Beside = BTreeMap<String, String>;
 
 /// An array as a file holds it: name, type, shape, bytes.
 type Content<'a> = (&'a str, Dtype, Vec<usize>, Vec<u8>);
 
 /// A safetensors file of 32-bit floats, and of quantized matrices as bytes `[rows, bytes of a row]`. It is marked as Hecate's,
 /// and as written beside these files. The same arrays give the same bytes.
-pub(crate) fn pack<B: Backend>(
+///
+/// # Errors
+/// [`Error::Checkpoint`] for two arrays of one name; the device's own failures.
+pub fn pack<B: Backend>(
     path: &Path,
     arrays: &[(String, &Tensor<B>)],
     matrices: &[QuantizedMatrix<B>],
@@ -113,7 +116,10 @@ fn damaged(path: &Path, why: &dyn Display) -> Error {
 
 /// What a file of weights says it was written beside, once its own checksum fits; none for files of others. A checksum
 /// under a key that is not Hecate's is damage too.
-pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Option<Beside>> {
+///
+/// # Errors
+/// [`Error::Checkpoint`] for a file that is damaged or cut short.
+pub fn verify(path: &Path, bytes: &[u8]) -> Result<Option<Beside>> {
     let (length, rest) = header_length(path, bytes, bytes.len() as u64)?;
     let metadata = header(path, &bytes[LENGTH..LENGTH + length], rest)?;
     let none = HashMap::new();
@@ -161,7 +167,7 @@ fn beside(written: &str) -> Beside {
 /// # Errors
 /// [`Error::Io`]; [`Error::Checkpoint`] for a file that is damaged or cut short.
 pub fn count_parameters(path: &Path, quantization: Option<BlockFormat>) -> Result<u64> {
-    let (mut file, found) = plain_file::open(path, Links::Refuse).map_err(Error::io("read", path))?;
+    let (mut file, found) = files::open(path, Links::Refuse).map_err(Error::io("read", path))?;
     let all = found.len();
     let mut first = Vec::new();
     file.by_ref().take(LENGTH as u64).read_to_end(&mut first).map_err(Error::io("read", path))?;
@@ -203,7 +209,10 @@ fn header(path: &Path, text: &[u8], rest: u64) -> Result<Metadata> {
 }
 
 /// The arrays of a safetensors file, in the order of `expected`; it must hold exactly these.
-pub(crate) fn unpack<B: Backend>(
+///
+/// # Errors
+/// [`Error::Checkpoint`] for a file that is damaged, or of other arrays; the device's own failures.
+pub fn unpack<B: Backend>(
     device: &B,
     path: &Path,
     bytes: &[u8],
@@ -235,6 +244,9 @@ pub(crate) fn unpack_all<B: Backend>(
 
 /// The elements of all arrays of a safetensors file of 32-bit floats, in the order of `expected`, and the whole number of this
 /// name, if it is to have one. It must hold exactly these.
+///
+/// # Errors
+/// [`Error::Checkpoint`] for a file that is damaged, or of other arrays.
 pub(crate) fn unpack_elements(
     path: &Path,
     bytes: &[u8],

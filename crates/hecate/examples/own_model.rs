@@ -3,15 +3,18 @@
 use hecate::{
     models::{
         Architecture, Builder, Init, LanguageModel, MemoryConfig, Model, Result, Tape, Var, Vocabulary,
-        checkpoint::Run,
-        evaluate::{SEGMENT, evaluate},
         generate::generate_from,
         layers::{Context, Embedding, Linear, Memory, Mixer, RmsNorm},
         sampling::{Sampler, Sampling},
         text::{Corpus, Text},
-        trainer::{RunPlan, Settings, Trained, Trainer, WhichWeights},
+        trained::{Trained, WhichWeights},
     },
     prelude::*,
+    train::{
+        RunPlan, Settings, Trainer,
+        checkpoint::Run,
+        evaluate::{SEGMENT, evaluate},
+    },
 };
 use serde::{Deserialize, Serialize};
 use std::{fs, ops::ControlFlow};

@@ -4,9 +4,9 @@ use hecate::{
     models::{
         Builder, MemoryConfig, Parameters, Random, Tape, Var,
         layers::{Context, Embedding, Linear, Memory, Mixer, RmsNorm},
-        optimizer::{AdamW, Constants},
     },
     prelude::*,
+    train::optimizer::{AdamW, Constants},
 };
 
 /// What is learned, byte by byte.

@@ -8,7 +8,8 @@
 //! | `cpu` | `hecate-cpu`: rayon, SIMD, gemm | `cpu`, default |
 //! | `cuda` | `hecate-cuda`: NVIDIA GPUs; needs nothing of NVIDIA's to build | `cuda` |
 //! | `wgpu` | `hecate-wgpu`: Vulkan, Metal, Direct3D 12 | `wgpu` |
-//! | `models` | `hecate-models`: tape, layers, language models, training | `models`, default |
+//! | `models` | `hecate-models`: tape, layers, language models, generation | `models`, default |
+//! | `train` | `hecate-train`: optimizers, the trainer, runs, evaluation | `train`, default |
 //!
 //! `dfdx` makes any rule an operation on a dfdx tape, `tokenizer` reads `tokenizer.json`; `full` is all of these.
 //!
@@ -35,8 +36,8 @@
 //!
 //! ## `train`: a model generic over the backend, trained with AdamW
 //!
-#![cfg_attr(all(feature = "cpu", feature = "models"), doc = "```no_run")]
-#![cfg_attr(not(all(feature = "cpu", feature = "models")), doc = "```ignore")]
+#![cfg_attr(all(feature = "cpu", feature = "train"), doc = "```no_run")]
+#![cfg_attr(not(all(feature = "cpu", feature = "train")), doc = "```ignore")]
 #![doc = include_str!("../examples/train.rs")]
 //! ```
 //!
@@ -49,8 +50,8 @@
 //!
 //! ## `own_model`: a model of one's own layers, trained, stopped, resumed, and reading a stream
 //!
-#![cfg_attr(all(feature = "cpu", feature = "models"), doc = "```no_run")]
-#![cfg_attr(not(all(feature = "cpu", feature = "models")), doc = "```ignore")]
+#![cfg_attr(all(feature = "cpu", feature = "train"), doc = "```no_run")]
+#![cfg_attr(not(all(feature = "cpu", feature = "train")), doc = "```ignore")]
 #![doc = include_str!("../examples/own_model.rs")]
 //! ```
 //!
@@ -112,5 +113,7 @@ pub use hecate_cpu as cpu;
 pub use hecate_cuda as cuda;
 #[cfg(feature = "models")]
 pub use hecate_models as models;
+#[cfg(feature = "train")]
+pub use hecate_train as train;
 #[cfg(feature = "wgpu")]
 pub use hecate_wgpu as wgpu;

@@ -2,10 +2,8 @@
 
 use super::{TOKENS, all};
 use crate::column::{device, is_missing};
-use hecate_models::{
-    Config, LanguageModel,
-    optimizer::{Constants, Moments, norm_squared},
-};
+use hecate_models::{Config, LanguageModel};
+use hecate_train::optimizer::{Constants, Moments, norm_squared};
 
 const STEPS: u32 = 30;
 

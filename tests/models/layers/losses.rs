@@ -4,11 +4,8 @@ use super::tape::{array, parameters, place, values};
 use crate::column::{Column, device, is_missing};
 use approx::assert_relative_eq;
 use hecate_core::{DType, Tensor};
-use hecate_models::{
-    Config, LanguageModel, Parameters, Precision, Tape, Var,
-    evaluate::{Score, evaluate},
-    text::Stream,
-};
+use hecate_models::{Config, LanguageModel, Parameters, Precision, Tape, Var, text::Stream};
+use hecate_train::evaluate::{Score, evaluate};
 use std::ops::ControlFlow;
 
 fn ids(axes: &[usize], ids: &[u32]) -> Tensor<Column> {

@@ -4,9 +4,9 @@ use super::fixtures::*;
 use hecate_cpu::Cpu;
 use hecate_models::{
     LanguageModel,
-    checkpoint::Run,
-    trainer::{Trainer, load_best_model, load_model},
+    trained::{load_best_model, load_model},
 };
+use hecate_train::{Trainer, checkpoint::Run};
 use std::fs;
 
 type Weights = Vec<(String, Vec<u32>)>;

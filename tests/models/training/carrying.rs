@@ -8,11 +8,9 @@ use hecate_core::{
 };
 use hecate_cpu::Cpu;
 use hecate_models::{
-    Cache, Config, Error, LanguageModel, LayerConfig, MemoryConfig, MixerConfig, Precision, RuleConfig,
-    schedule::Schedule,
-    text::Windows,
-    trainer::{FirstStates, Settings, Trainer},
+    Cache, Config, Error, LanguageModel, LayerConfig, MemoryConfig, MixerConfig, Precision, RuleConfig, text::Windows,
 };
+use hecate_train::{FirstStates, Settings, Trainer, schedule::Schedule};
 
 const MEMORIES: [&str; 6] = ["delta", "titans", "titans_mlp", "lattice", "trellis", "atlas"];
 const COMPOSITIONS: [&str; 8] = ["attention", "mag", "mal", "mac", "cms", "conductor", "tnt", "hope"];

@@ -2,10 +2,10 @@
 
 use super::fixtures::*;
 use hecate_cpu::Cpu;
-use hecate_models::{
-    Config, Error,
+use hecate_models::{Config, Error, trained::load_model};
+use hecate_train::{
+    Trainer,
     checkpoint::{Companion, Run},
-    trainer::{Trainer, load_model},
 };
 use safetensors::SafeTensors;
 use std::{
@@ -194,7 +194,7 @@ fn a_run_that_cannot_be_saved_leaves_the_old_one() {
     use std::os::unix::ffi::OsStrExt;
     let (_folder, run) = saved();
     let text = vec![std::ffi::OsStr::from_bytes(b"\xff.txt").into()];
-    let plan = hecate_models::trainer::RunPlan { text, ..plan() };
+    let plan = hecate_train::RunPlan { text, ..plan() };
     let new = Trainer::new(&Cpu::new(), &config("titans"), settings(), plan, None).unwrap();
     let before = files(run.folder());
     assert!(new.begin(&run, &[]).is_err());

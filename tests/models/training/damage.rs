@@ -4,9 +4,9 @@ use super::fixtures::*;
 use hecate_cpu::Cpu;
 use hecate_models::{
     Config, Error, Vocabulary,
-    checkpoint::Run,
-    trainer::{Trained, Trainer, WhichWeights, load_best_model, load_config, load_model},
+    trained::{Trained, WhichWeights, load_best_model, load_config, load_model},
 };
+use hecate_train::{Trainer, checkpoint::Run};
 use safetensors::{SafeTensors, tensor::TensorView};
 use std::{collections::HashMap, fs, path::Path};
 

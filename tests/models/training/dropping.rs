@@ -7,10 +7,9 @@ use hecate_models::{
     Config, LanguageModel, Masks,
     generate::generate,
     sampling::{Sampler, Sampling},
-    schedule::Schedule,
     text::Windows,
-    trainer::{Settings, Trainer},
 };
+use hecate_train::{Settings, Trainer, schedule::Schedule};
 
 fn dropping(mixer: &str) -> Config {
     Config { attention_dropout: 0.2, activation_dropout: 0.1, hidden_dropout: 0.3, ..config(mixer) }

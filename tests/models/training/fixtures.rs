@@ -4,11 +4,9 @@ use crate::column::{Column, device};
 use hecate_core::Backend;
 use hecate_models::{
     Config, LanguageModel, Precision, Vocabulary,
-    optimizer::Constants,
-    schedule::Schedule,
     text::{Corpus, Identity},
-    trainer::{FirstStates, RunPlan, Settings, Trainer},
 };
+use hecate_train::{FirstStates, RunPlan, Settings, Trainer, optimizer::Constants, schedule::Schedule};
 use std::path::Path;
 
 pub(crate) fn text() -> String {

@@ -3,11 +3,8 @@
 use super::fixtures::*;
 use hecate_core::Tensor;
 use hecate_cpu::Cpu;
-use hecate_models::{
-    At, Config, Error, LanguageModel, NonFinite, Place,
-    checkpoint::Run,
-    trainer::{PUBLISHED, Trainer},
-};
+use hecate_models::{At, Config, Error, LanguageModel, NonFinite, Place};
+use hecate_train::{PUBLISHED, Trainer, checkpoint::Run};
 use std::path::Path;
 
 /// Three heads of width 8 in two blocks.

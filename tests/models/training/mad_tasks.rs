@@ -1,9 +1,7 @@
 //! MAD's tasks: their answers follow from what their sequences show, by the shortest way to find them.
 
-use hecate_models::{
-    Error,
-    tasks::{Mad, Purpose, Questions},
-};
+use hecate_models::Error;
+use hecate_train::tasks::{Mad, Purpose, Questions};
 use std::collections::{HashMap, HashSet};
 
 /// Sequences of a draw; enough that everything happens.

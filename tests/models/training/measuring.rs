@@ -6,11 +6,13 @@ use hecate_core::rules::Delta;
 use hecate_cpu::Cpu;
 use hecate_models::{
     Config, Error, LanguageModel, LayerConfig, MemoryConfig, MixerConfig, RuleConfig, Vocabulary,
-    evaluate::{Budget, SEGMENT, Score, evaluate, evaluate_afresh, evaluate_and_monitor, evaluate_by_position},
     generate::generate,
     sampling::{Sampler, Sampling},
     text::{Stream, Windows},
-    trainer::Settings,
+};
+use hecate_train::{
+    Settings,
+    evaluate::{Budget, SEGMENT, Score, evaluate, evaluate_afresh, evaluate_and_monitor, evaluate_by_position},
 };
 use std::{ops::ControlFlow, path::Path, time::Duration};
 

@@ -3,12 +3,11 @@
 use super::fixtures::*;
 use crate::column::Column;
 use approx::assert_relative_eq;
-use hecate_models::{
-    LanguageModel,
+use hecate_models::{LanguageModel, text::Stream};
+use hecate_train::{
     evaluate::{evaluate, evaluate_and_monitor},
     metrics::{Metrics, Record, read_metrics},
     monitor::SlotMonitor,
-    text::Stream,
 };
 use std::{fs, ops::ControlFlow};
 

@@ -4,10 +4,8 @@ use super::fixtures::*;
 use approx::assert_relative_eq;
 use hecate_core::{DType, Tensor};
 use hecate_cpu::Cpu;
-use hecate_models::{
-    At, Error, Gradients, LanguageModel, Parameters,
-    optimizer::{AdamW, Constants, Moments, norm_squared},
-};
+use hecate_models::{At, Error, Gradients, LanguageModel, Parameters};
+use hecate_train::optimizer::{AdamW, Constants, Moments, norm_squared};
 use std::fs;
 
 type Model = LanguageModel<Cpu>;

@@ -5,9 +5,9 @@ use crate::own::{Own, Scores};
 use hecate_cpu::Cpu;
 use hecate_models::{
     Config, Precision,
-    checkpoint::Run,
-    trainer::{Settings, Trained, Trainer, WhichWeights},
+    trained::{Trained, WhichWeights},
 };
+use hecate_train::{Settings, Trainer, checkpoint::Run};
 
 fn own(config: Config, scores: Scores) -> Own {
     Own { blocks: config, scores }

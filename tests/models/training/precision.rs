@@ -5,11 +5,8 @@ use crate::configs;
 use hecate_conformance::{Array, error};
 use hecate_core::{DType, Tensor};
 use hecate_cpu::Cpu;
-use hecate_models::{
-    Config, Gradients, LanguageModel, Precision,
-    schedule::Schedule,
-    trainer::{Settings, load_model},
-};
+use hecate_models::{Config, Gradients, LanguageModel, Precision, trained::load_model};
+use hecate_train::{Settings, schedule::Schedule};
 
 /// Of the cost of rounding every weight once, what a pass may cost that rounds some thirty arrays on its way, each by as
 /// much and none like the other: `√30`, and a little more.
@@ -82,7 +79,7 @@ fn the_loss_falls_as_with_32_bits() {
 #[test]
 fn weights_stay_in_32_bits_on_disk_and_off() {
     let folder = tempfile::tempdir().unwrap();
-    let run = hecate_models::checkpoint::Run::new(folder.path());
+    let run = hecate_train::checkpoint::Run::new(folder.path());
     let mut trainer = trainer("delta", bf16());
     train_to(&mut trainer, 3);
     trainer.save(&run).unwrap();

@@ -2,12 +2,12 @@
 
 use super::fixtures::*;
 use hecate_cpu::Cpu;
-use hecate_models::{
-    Config, Error, Precision,
+use hecate_models::{Config, Error, Precision, trained::load_model};
+use hecate_train::{
+    Settings, Trainer,
     checkpoint::Run,
     metrics::{Metrics, Record, read_metrics},
     schedule::Schedule,
-    trainer::{Settings, Trainer, load_model},
 };
 use std::fs;
 

@@ -2,14 +2,13 @@
 
 use super::fixtures::*;
 use hecate_cpu::Cpu;
-use hecate_models::{
-    Error, Interrupt, LanguageModel,
+use hecate_models::{Error, Interrupt, LanguageModel, text::Text};
+use hecate_train::{
+    Settings, Trainer,
     checkpoint::Run,
     evaluate::{SEGMENT, evaluate},
     metrics::{Metrics, Record, read_metrics},
     schedule::Schedule,
-    text::Text,
-    trainer::{Settings, Trainer},
 };
 use std::{
     fs,
@@ -168,7 +167,7 @@ fn new_training_begins_with_trained_weights() {
     let folder = tempfile::tempdir().unwrap();
     let run = Run::new(folder.path());
     first.save(&run).unwrap();
-    let model = hecate_models::trainer::load_model(&Cpu::new(), folder.path()).unwrap();
+    let model = hecate_models::trained::load_model(&Cpu::new(), folder.path()).unwrap();
     let mut second = Trainer::from_model(model, settings(), plan(), None).unwrap();
     assert_eq!((bits(second.model()), second.steps(), second.best()), (bits(first.model()), 0, None));
     let report = second.step(&corpus().train.tokens).unwrap();

@@ -3,8 +3,8 @@
 use super::fixtures::*;
 use approx::assert_relative_eq;
 use hecate_cpu::Cpu;
-use hecate_models::{
-    Error,
+use hecate_models::Error;
+use hecate_train::{
     optimizer::Constants,
     schedule::Schedule,
     tasks::{Filler, Needle, Parity, Purpose, Questions, Recall, SpreadRecall, SymmetricGroup, TaskModel},

@@ -2,11 +2,11 @@
 
 use super::fixtures::*;
 use approx::{assert_abs_diff_eq, assert_relative_eq};
-use hecate_models::{
-    Error, Gradients,
+use hecate_models::{Error, Gradients};
+use hecate_train::{
+    Settings, Trainer,
     optimizer::{Constants, Moments, norm_squared, scale},
     schedule::Schedule,
-    trainer::{Settings, Trainer},
 };
 
 #[test]
@@ -127,12 +127,12 @@ fn accumulated_passes_are_one_larger_batch() {
 }
 
 /// First moments after one step of a trainer, `(1 − β₁)` times its gradients: those of its windows as one batch.
-fn first_moments(accumulate: usize, batch: usize) -> (hecate_models::trainer::Report, Vec<f32>) {
+fn first_moments(accumulate: usize, batch: usize) -> (hecate_train::Report, Vec<f32>) {
     let optimizer = Constants { beta1: 0.5, clip: None, ..Constants::default() };
     let mut trainer = trainer("delta", Settings { accumulate, batch, optimizer, ..settings() });
     let report = trainer.step(&corpus().train.tokens).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let run = hecate_models::checkpoint::Run::new(folder.path());
+    let run = hecate_train::checkpoint::Run::new(folder.path());
     trainer.save(&run).unwrap();
     let file = std::fs::read(run.checkpoint(1).join("training.safetensors")).unwrap();
     let file = safetensors::SafeTensors::deserialize(&file).unwrap();

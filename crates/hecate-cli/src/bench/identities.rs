@@ -6,11 +6,11 @@
 //! Limits are those of the suite, so that an identity fails where a cell would.
 
 use crate::error::Result;
-use hecate_conformance::{Array, Case, FORWARD, Random, Sizes, case::compare_outputs, error, oracle::Oracle};
-use hecate_core::{
+use hecate::{
     Backend, DType, Inputs, Kernel, Of, Outputs, Rule, Slots, Tensor, for_each_rule, infer,
     rules::{self, Delta, Dgd, DgdGates, Hebbian, Matrix, Objective, WriteGates},
 };
+use hecate_conformance::{Array, Case, FORWARD, Random, Sizes, case::compare_outputs, error, oracle::Oracle};
 
 /// Tokens, heads and widths of random calls.
 /// Two chunks of 64, heads and widths that differ.

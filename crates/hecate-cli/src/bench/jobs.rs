@@ -8,8 +8,7 @@ use crate::{
     error::Result,
 };
 use clap::{Args, builder::RangedU64ValueParser};
-use hecate::Job;
-use hecate_core::Backend;
+use hecate::{Backend, Job};
 use std::{panic, thread};
 
 /// How many runs go on at once.

@@ -14,9 +14,9 @@ use super::{
 };
 use crate::{error::Result, stop::Stop, terminal};
 use clap::{Args, ValueEnum};
-use hecate_models::{
-    Random,
-    tasks::{Mad, Purpose, Questions},
+use hecate::{
+    models::Random,
+    train::tasks::{Mad, Purpose, Questions},
 };
 use serde_json::json;
 use std::process::ExitCode;

@@ -18,10 +18,12 @@ use crate::{
     terminal,
 };
 use clap::Args;
-use hecate_models::{
-    Random,
-    evaluate::SEGMENT,
-    tasks::{Needle, Questions},
+use hecate::{
+    models::Random,
+    train::{
+        evaluate::SEGMENT,
+        tasks::{Needle, Questions},
+    },
 };
 use serde_json::json;
 use std::{iter, process::ExitCode};

@@ -20,11 +20,10 @@ use crate::{
     terminal,
 };
 use clap::Args;
-use hecate::Job;
-use hecate_core::Backend;
-use hecate_models::{
-    Random,
-    tasks::{Questions, Recall},
+use hecate::{
+    Backend, Job,
+    models::Random,
+    train::tasks::{Questions, Recall},
 };
 use serde_json::json;
 use std::process::ExitCode;

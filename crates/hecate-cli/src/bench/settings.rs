@@ -7,9 +7,9 @@ use crate::{
     flags::by_flags,
 };
 use clap::Args;
-use hecate_models::{
-    AttentionConfig, Config, LayerConfig, MemoryConfig, MixerConfig, RuleConfig, optimizer::Constants,
-    schedule::Schedule,
+use hecate::{
+    models::{AttentionConfig, Config, LayerConfig, MemoryConfig, MixerConfig, RuleConfig},
+    train::{optimizer::Constants, schedule::Schedule},
 };
 use serde_json::{Value, json};
 

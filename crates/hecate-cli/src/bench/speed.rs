@@ -16,11 +16,10 @@ use crate::{
 };
 use clap::Args;
 use clock::Clock;
-use hecate::Job;
-use hecate_conformance::{Case, Sizes, oracle::Oracle, report::check_rule};
-use hecate_core::{
-    Backend, DType, Dims, Forward, Inputs, Kernel, Outputs, Rule, Tensor, forward, infer, memory, rules::*,
+use hecate::{
+    Backend, DType, Dims, Forward, Inputs, Job, Kernel, Outputs, Rule, Tensor, forward, infer, memory, rules::*,
 };
+use hecate_conformance::{Case, Sizes, oracle::Oracle, report::check_rule};
 use operations::Counted;
 use serde_json::{Value, json};
 use std::{
@@ -156,7 +155,7 @@ fn check_name(name: &str) -> Result<()> {
     macro_rules! names {
         ($($rule:ident),*) => { ["all", GATED_DELTA, ATLAS_MUON, $(<$rule as Rule>::NAME),*] };
     }
-    let known = hecate_core::for_each_rule!(names);
+    let known = hecate::for_each_rule!(names);
     match known.contains(&name) {
         true => Ok(()),
         false => Err(Error::flag("--rules", format!("no rule `{name}`; there are {}", known.join(", ")))),
@@ -190,7 +189,7 @@ impl SpeedArgs {
                 }
             };
         }
-        hecate_core::for_each_rule!(by_name)
+        hecate::for_each_rule!(by_name)
     }
 
     /// The rule in groups where that is asked for; none where it is one of `all` that has no groups.
@@ -279,9 +278,8 @@ fn prepare<R: Rule, B: Kernel<R>>(
 }
 
 /// Refuses arguments and gradients that the host has no room for: they are drawn there, in 64 bits.
-fn check_room<R: Rule>(rule: R, dims: &Dims) -> hecate_core::Result<()> {
-    let counts =
-        Inputs::<R, _>::try_build(rule, dims, DType::F32, |shape, _| Ok::<_, hecate_core::Error>(shape.count()))?;
+fn check_room<R: Rule>(rule: R, dims: &Dims) -> hecate::Result<()> {
+    let counts = Inputs::<R, _>::try_build(rule, dims, DType::F32, |shape, _| Ok::<_, hecate::Error>(shape.count()))?;
     let all = counts.list().into_iter().fold(0, |sum: usize, (_, &count)| sum.saturating_add(count));
     memory::check::<[f64; 2]>("bench", all)
 }

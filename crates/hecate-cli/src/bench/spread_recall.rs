@@ -9,9 +9,9 @@
 use super::sweep::{Answers, Task, answered, share};
 use crate::error::{Error, Result};
 use clap::{Arg, Args, ValueEnum};
-use hecate_models::{
-    Random,
-    tasks::{Filler, Questions, SpreadRecall},
+use hecate::{
+    models::Random,
+    train::tasks::{Filler, Questions, SpreadRecall},
 };
 use serde_json::{Value, json};
 

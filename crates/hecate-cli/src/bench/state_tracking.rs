@@ -19,9 +19,9 @@ use crate::{
     terminal,
 };
 use clap::{Args, ValueEnum};
-use hecate_models::{
-    MemoryConfig, MixerConfig, Random, RuleConfig,
-    tasks::{Parity, Questions, SymmetricGroup},
+use hecate::{
+    models::{MemoryConfig, MixerConfig, Random, RuleConfig},
+    train::tasks::{Parity, Questions, SymmetricGroup},
 };
 use serde_json::json;
 use std::{ops::Range, process::ExitCode};

@@ -14,10 +14,10 @@ use crate::{
     progress::{RunProgress, SweepProgress},
     stop::Stop,
 };
-use hecate_core::Backend;
-use hecate_models::{
-    LanguageModel, Random,
-    tasks::{Purpose, Questions, TaskModel},
+use hecate::{
+    Backend,
+    models::{LanguageModel, Random},
+    train::tasks::{Purpose, Questions, TaskModel},
 };
 use schedule::{Schedule, Ticket, Watch};
 use std::collections::VecDeque;
@@ -176,7 +176,7 @@ impl Runs for Sweep<'_> {
                 progress.end(&run.failure.clone().unwrap_or_else(|| figures.join(" ")));
                 self.schedule.done(ticket, run);
             }
-            Err(Error::Model(hecate_models::Error::Stopped)) => self.schedule.halt(None),
+            Err(Error::Model(hecate::models::Error::Stopped)) => self.schedule.halt(None),
             Err(error) => {
                 progress.end(&format!("failed, so no further run begins: {error}"));
                 self.schedule.halt(Some(error));
@@ -246,7 +246,7 @@ impl Sweep<'_> {
         while learned.steps < self.settings.steps && (recent.len() < RECENT || learned.loss >= self.settings.enough) {
             match model.learn(&task.questions(random, self.settings.batch)?) {
                 Ok(loss) => recent.push_back(loss),
-                Err(error @ hecate_models::Error::NonFinite { .. }) => {
+                Err(error @ hecate::models::Error::NonFinite { .. }) => {
                     learned.failure = Some(error.to_string());
                     break;
                 }

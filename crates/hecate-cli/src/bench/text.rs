@@ -24,10 +24,9 @@ use clap::{
     Args,
     builder::{PossibleValuesParser, RangedU64ValueParser},
 };
-use hecate_models::{
-    Config, RuleConfig, Vocabulary,
-    text::Corpus,
-    trainer::{RunPlan, Settings},
+use hecate::{
+    models::{Config, RuleConfig, Vocabulary, text::Corpus},
+    train::{RunPlan, Settings},
 };
 use learn::TextRuns;
 use report::Report;

@@ -1,7 +1,7 @@
 //! The panel of memories: how large their states are, layer by layer.
 
 use super::{Area, Drawn, LEFT, key};
-use hecate_models::metrics::Record;
+use hecate::train::metrics::Record;
 use plotters::prelude::*;
 
 /// The first layer's colour, and the last one's; those between lie between.
@@ -129,7 +129,7 @@ fn color(layer: usize, layers: usize) -> RGBColor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hecate_models::monitor::SlotMonitor;
+    use hecate::train::monitor::SlotMonitor;
 
     #[test]
     fn lines_are_means_over_heads_and_slots() {

@@ -2,7 +2,7 @@
 
 use super::stops::Stops;
 use crate::{error::Result, visible::visible};
-use hecate_models::{Decoder, Vocabulary};
+use hecate::models::{Decoder, Vocabulary};
 use std::io::{Write, stdout};
 
 /// Writes tokens as text, each character as soon as it is whole. A token may hold a part of a character, or several.

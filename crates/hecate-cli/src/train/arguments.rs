@@ -20,10 +20,10 @@ use crate::{
     sources::{DocumentArgs, MemoryArgs, is_stdin},
 };
 use clap::{Args, builder::RangedU64ValueParser};
-use hecate_models::{
+use hecate::models::{
     AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig, Vocabulary,
     config::{GROUP, in_groups},
-    trainer::load_config,
+    trained::load_config,
 };
 use serde_json::{Map, Number, Value};
 use std::{fs, path::PathBuf};

@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use clap::Args;
-use hecate_models::{CmsConfig, ConductorConfig, HopeConfig, MemoryConfig, MixerConfig, Retain, TntConfig, Wiring};
+use hecate::models::{CmsConfig, ConductorConfig, HopeConfig, MemoryConfig, MixerConfig, Retain, TntConfig, Wiring};
 
 /// Flags of cms, conductor, tnt and hope.
 #[derive(Args, Debug, Default)]

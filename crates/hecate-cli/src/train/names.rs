@@ -5,7 +5,7 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
     error::ErrorKind,
 };
-use hecate_models::RuleConfig;
+use hecate::models::RuleConfig;
 use std::ffi::OsStr;
 
 /// A name in small letters without joints, the flags that it is here, and what is not the same, if anything.
@@ -97,7 +97,7 @@ mod tests {
         train::arguments::{COMPOSED, TrainArgs},
     };
     use clap::Parser;
-    use hecate_models::{Config, Vocabulary};
+    use hecate::models::{Config, Vocabulary};
 
     /// The flags of training alone.
     #[derive(Parser)]

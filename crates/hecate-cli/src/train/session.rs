@@ -16,15 +16,19 @@ use crate::{
     terminal,
     visible::visible_path,
 };
-use hecate_core::{Backend, Bytes};
-use hecate_models::{
-    Vocabulary,
-    checkpoint::{Lock, Run},
-    evaluate::{self, SEGMENT, evaluate_and_monitor},
-    metrics::{self, Metrics, Record, read_metrics},
-    sampling::{Sampler, Sampling},
-    text::Corpus,
-    trainer::Trainer,
+use hecate::{
+    Backend, Bytes,
+    models::{
+        Vocabulary,
+        sampling::{Sampler, Sampling},
+        text::Corpus,
+    },
+    train::{
+        Trainer,
+        checkpoint::{Lock, Run},
+        evaluate::{self, SEGMENT, evaluate_and_monitor},
+        metrics::{self, Metrics, Record, read_metrics},
+    },
 };
 use std::{
     env,
@@ -172,7 +176,7 @@ impl<B: Backend> Session<B> {
         let began = Instant::now();
         let report = match self.trainer.step(&self.corpus.train.tokens) {
             // Whoever asked is answered before the next step.
-            Err(hecate_models::Error::Stopped) => return Ok(()),
+            Err(hecate::models::Error::Stopped) => return Ok(()),
             outcome => outcome?,
         };
         // Told once a run: that its steps cannot be one graph, and why.
@@ -215,7 +219,7 @@ impl<B: Backend> Session<B> {
         }
         let go_on = |_| ControlFlow::Continue(());
         let (score, states) = match evaluate_and_monitor(self.trainer.model(), &part, SEGMENT, go_on) {
-            Err(hecate_models::Error::Stopped) => return Ok(()),
+            Err(hecate::models::Error::Stopped) => return Ok(()),
             outcome => outcome?,
         };
         // Keeps the weights where this is the lowest so far.
@@ -391,7 +395,7 @@ fn told(outcome: Result<()>) -> Result<()> {
             terminal::OUTPUT.note(&error);
             Ok(())
         }
-        Err(Error::Model(hecate_models::Error::Stopped)) => Ok(()),
+        Err(Error::Model(hecate::models::Error::Stopped)) => Ok(()),
         outcome => outcome,
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::defaults;
 use clap::Args;
-use hecate_models::Retain;
+use hecate::models::Retain;
 
 /// Size of a model, and what several of its rules share.
 #[derive(Args, Clone, Debug)]

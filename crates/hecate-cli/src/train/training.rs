@@ -5,11 +5,9 @@ use crate::{
     error::{Error, Result},
 };
 use clap::{Args, builder::PossibleValuesParser};
-use hecate_models::{
-    Precision,
-    optimizer::Constants,
-    schedule::Schedule,
-    trainer::{FirstStates, Settings},
+use hecate::{
+    models::Precision,
+    train::{FirstStates, Settings, optimizer::Constants, schedule::Schedule},
 };
 
 /// How the model learns; a resumed run has it in its checkpoint.

@@ -152,7 +152,7 @@ fn say(workspace: &Workspace, change: impl Fn(&mut Value)) {
     change(&mut said);
     fs::write(&training, serde_json::to_vec(&said).unwrap()).unwrap();
     // The checksum of before is found in the error, and the one of now in nothing: the list is made by the library.
-    let sums = hecate_models::checkpoint::Run::new(workspace.path("copy"));
+    let sums = hecate::train::checkpoint::Run::new(workspace.path("copy"));
     let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let names = names.filter(|name| name != "checksums.json");
     let files = names.map(|name| (name.clone(), fs::read(folder.join(name)).unwrap().into())).collect();

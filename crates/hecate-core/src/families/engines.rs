@@ -5,13 +5,12 @@
 
 use super::{
     Deep, DeepRule, DeepSpec, Linear, LinearDecode, LinearDecoded, LinearInputs, LinearKernelCall, LinearOutputs,
-    LinearRule, LinearSpec, LowerGates,
-    deep::Settled,
-    linear_call,
+    LinearRule, LinearSpec, LowerGates, linear_call,
     look_ahead::{self, LinearSaved, SavedBy},
+    settled::Settled,
 };
 use crate::{
-    DecodeCall, Decoded, Device, Dims, InputsOn, Kernel, KernelCall, OutputsOn, Result, Slots, Tensor, backend,
+    DecodeCall, Decoded, Device, Dims, InputsOn, Kernel, KernelCall, OutputsOn, Result, Slots, Tensor, kernel,
     primitives::Elementwise,
 };
 use std::fmt::Debug;
@@ -62,7 +61,7 @@ pub trait LinearEngine: Elementwise {
     /// # Errors
     /// Only what the caller could not foresee.
     fn linear_decode(call: LinearDecode<'_, Self>) -> Result<LinearDecoded<Tensor<Self>>> {
-        Err(backend::no_fused_decode::<Self>(call.what))
+        Err(kernel::no_fused_decode::<Self>(call.what))
     }
 }
 
@@ -127,7 +126,7 @@ impl<D: LinearEngine, R: LinearRule> Kernel<R, Linear> for D {
 
     fn decode(call: DecodeCall<'_, R, D>) -> Result<Decoded<R, Tensor<D>>> {
         if !has_retention::<R>() {
-            return Err(backend::no_fused_decode::<D>(R::NAME));
+            return Err(kernel::no_fused_decode::<D>(R::NAME));
         }
         let LinearDecoded { out, state, convs } = D::linear_decode(linear_call::lowered_token(call)?)?;
         Ok(Decoded { out, state: linear_call::state_of::<D, R>(state)?, convs })

@@ -5,11 +5,12 @@
 
 use super::{
     LinearGate, LinearGates, LinearInputs, LinearMatrix, LinearOutputs, LinearRule, LinearSpec, LinearState,
-    LowerGates, LowerState, linear::constant_log_a,
+    LowerGates, LowerState,
 };
 use crate::{
     ConvInput, DType, Decode, DecodeCall, Device, Dims, Error, GateForm, Inputs, InputsOn, KernelCall, Of, Outputs,
     OutputsOn, Result, Shape, Slots, Tensor, TokenGates,
+    family::constant_log_a,
     primitives::Elementwise,
     rule::{check_frozen, check_slots},
 };

@@ -5,30 +5,15 @@
 //! [`rules`](crate::rules), and of any other crate's. It may implement [`Kernel`](crate::Kernel) for a rule alone. The family
 //! is a type parameter of it, so these impls never overlap, and a cell that is missing is a compile error.
 
-mod deep;
 mod engines;
-mod linear;
 mod linear_call;
 mod look_ahead;
+mod settled;
 
-pub use deep::{
-    DeepForm, DeepGate, DeepLogits, DeepMatrix, DeepOptions, DeepRule, DeepSpec, LowerDeepGates, LowerWeights,
+pub use crate::family::{
+    Deep, DeepForm, DeepGate, DeepLogits, DeepMatrix, DeepOptions, DeepRule, DeepSpec, EraseStrength, KeyHeads, Linear,
+    LinearGate, LinearGates, LinearInputs, LinearLogits, LinearMatrix, LinearOutputs, LinearRule, LinearSpec,
+    LinearState, LowerDeepGates, LowerGates, LowerState, LowerWeights, Own, RetentionAxis,
 };
 pub use engines::{DeepEngine, LinearEngine};
-pub use linear::{
-    EraseStrength, KeyHeads, LinearGate, LinearGates, LinearInputs, LinearLogits, LinearMatrix, LinearOutputs,
-    LinearRule, LinearSpec, LinearState, LowerGates, LowerState, RetentionAxis,
-};
 pub use linear_call::{LinearDecode, LinearDecoded, LinearKernelCall};
-
-/// Family of the rules that are one linear recurrence ([equations](crate::rules)): see [`LinearRule`].
-#[derive(Clone, Copy, Debug)]
-pub enum Linear {}
-
-/// Family of the memories that are functions with weights: see [`DeepRule`].
-#[derive(Clone, Copy, Debug)]
-pub enum Deep {}
-
-/// Rules with kernels of their own.
-#[derive(Clone, Copy, Debug)]
-pub enum Own {}

@@ -93,6 +93,7 @@ mod lightning;
 mod titans;
 mod trellis;
 
+pub use crate::family::MomentumForm;
 pub use any::{AnyRule, RuleVisitor};
 pub use atlas::{Atlas, NEWTON_SCHULZ, NEWTON_SCHULZ_EPSILON, Window, WindowGates};
 pub use deep::{
@@ -106,7 +107,7 @@ pub use dgd::{Dgd, DgdGates, EraseLogits, Objective};
 pub use hebbian::{Hebbian, Matrix, WriteGates, WriteLogits};
 pub use lattice::{Lattice, RETENTION_FLOOR, SLOT_NORM_TOLERANCE, UnitSlots, Variant};
 pub use lightning::{Lightning, StrengthGates};
-pub use titans::{Momentum, MomentumForm, MomentumGates, MomentumLogits, Titans};
+pub use titans::{Momentum, MomentumGates, MomentumLogits, Titans};
 pub use trellis::{AnchorPair, CodeGates, CodeLogits, Phi, SLOT_EPSILON, SlotPair, Trellis};
 
 /// Every rule under its family: its name, as [`Rule::NAME`](crate::Rule::NAME) spells it, and its type. All else is made
@@ -145,7 +146,7 @@ const fn of_family<R: crate::Rule<Family = F>, F>() {}
 /// That each rule is listed under its own family is a matter of compiling.
 macro_rules! check_families {
     ($($family:ident { $($name:ident $rule:ident),* })*) => {
-        $($(const _: () = of_family::<$rule, crate::families::$family>();)*)*
+        $($(const _: () = of_family::<$rule, crate::family::$family>();)*)*
     };
 }
 rule_list! { families check_families [] }

@@ -1,7 +1,7 @@
 //! Where memories go as they forget, and configurations from before that was asked.
 
 use super::{Features, MemoryConfig, RuleConfig, rule::with_group};
-use crate::{Error, Result, layers::GatedRule};
+use crate::{Error, Result, gates::GatedRule};
 use hecate_core::{
     Dims, Rule, Slots, for_each_rule,
     rules::{Phi, RuleVisitor},

@@ -1,6 +1,6 @@
 //! Rules in a configuration: the core's [`AnyRule`] and what a layer asks of it.
 
-use crate::{Error, Result, bounds::product};
+use crate::{Error, Result, bounds::product, gates::frozen};
 pub use hecate_core::rules::AnyRule as RuleConfig;
 use hecate_core::{
     Dims, Rule, Slots, for_each_rule,
@@ -74,11 +74,6 @@ pub(crate) fn check_same<R: Rule>(rule: R, named: RuleConfig) -> Result<()> {
 /// Tokens that share a gradient point; 1 where the rule is exact.
 pub(super) fn group(rule: RuleConfig) -> usize {
     rule.frozen().map_or(1, |group| group as usize)
-}
-
-/// The option behind a group of this many tokens. Groups too large to be counted are never filled.
-pub(crate) fn frozen(tokens: usize) -> Option<u32> {
-    (tokens != 1).then(|| u32::try_from(tokens).unwrap_or(u32::MAX))
 }
 
 /// The rule with one gradient point for each group of this many tokens, where its gradient sees the memory.

@@ -3,7 +3,7 @@
 use super::Pass;
 use crate::{
     AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Features, HopeConfig, MacConfig, MemoryConfig,
-    MixerConfig, Retain, RuleConfig, TntConfig, config::Elements, layers::GatedRule,
+    MixerConfig, Retain, RuleConfig, TntConfig, config::Elements, gates::GatedRule,
 };
 use hecate_core::{
     Checkpoints, Dims, for_each_rule,

@@ -1,24 +1,24 @@
 //! Losses of a model, their gradients, and where they stop to be finite.
 
-use super::LanguageModel;
+use super::{Cache, LanguageModel};
 use crate::{
-    Cache, Dropout, Error, Gradients, NonFinite, Place, Precision, Probe, Result, Tape, Var,
+    Dropout, Error, Gradients, NonFinite, Place, Precision, Probe, Result, Tape, Var,
     model::check_rows,
-    probe::last_gradient,
     tape::{Fp8Found, Fp8Pass},
 };
 use hecate_core::{Backend, Tensor};
 
 /// What a forward and a backward pass leave on the device; nothing waited for them.
-pub(crate) struct LossGradients<B: Backend> {
+#[derive(Debug)]
+pub struct LossGradients<B: Backend> {
     /// Sum of the losses, `[1]`.
-    pub(crate) loss: Tensor<B>,
+    pub loss: Tensor<B>,
     /// Number of losses.
-    pub(crate) count: usize,
+    pub count: usize,
     /// Of the mean of the losses, by all parameters.
-    pub(crate) gradients: Gradients<B>,
+    pub gradients: Gradients<B>,
     /// Of products with 8-bit factors.
-    pub(crate) fp8: Option<Fp8Found<B>>,
+    pub fp8: Option<Fp8Found<B>>,
 }
 
 impl<B: Backend> LossGradients<B> {
@@ -49,14 +49,20 @@ impl<B: Backend> LanguageModel<B> {
     }
 
     /// As [`LanguageModel::loss_and_gradients`], nothing waited for.
-    pub(crate) fn pass(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<LossGradients<B>> {
+    ///
+    /// # Errors
+    /// As [`LanguageModel::loss`].
+    pub fn pass(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<LossGradients<B>> {
         let tokens = (&self.ids(inputs, batch)?, &self.targets(inputs, targets, batch)?);
         self.pass_of(tokens, self.fp8_scales.as_ref())
     }
 
     /// As [`LanguageModel::pass`], of tokens and targets that lie on the device: both `[batch, T]`, and checked. 8-bit factors
     /// are rounded by these scales.
-    pub(crate) fn pass_of(
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn pass_of(
         &self,
         (ids, targets): (&Tensor<B>, &Tensor<B>),
         fp8_scales: Option<&Tensor<B>>,
@@ -67,7 +73,10 @@ impl<B: Backend> LanguageModel<B> {
     }
 
     /// Refuses tokens of a pass that [`LanguageModel::pass`] refuses.
-    pub(crate) fn check_tokens(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn check_tokens(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<()> {
         if inputs.len() != targets.len() {
             return Err(Error::config("targets", targets.len(), format!("{} tokens, one an input", inputs.len())));
         }
@@ -90,12 +99,10 @@ impl<B: Backend> LanguageModel<B> {
     }
 
     /// As [`LanguageModel::loss_and_gradients_with_cache`], nothing waited for.
-    pub(crate) fn pass_with_cache(
-        &self,
-        inputs: &[u32],
-        targets: &[u32],
-        cache: &mut Cache<B>,
-    ) -> Result<LossGradients<B>> {
+    ///
+    /// # Errors
+    /// As [`LanguageModel::infer`]. The cache is then as it was.
+    pub fn pass_with_cache(&self, inputs: &[u32], targets: &[u32], cache: &mut Cache<B>) -> Result<LossGradients<B>> {
         let (batch, mut next) = (cache.batch(), cache.clone());
         cache.check(&self.config)?;
         self.check_group(cache.position())?;
@@ -112,7 +119,7 @@ impl<B: Backend> LanguageModel<B> {
     ///
     /// # Errors
     /// As [`LanguageModel::infer`], and for targets outside the vocabulary or not one an input. The cache is then as it was.
-    pub(crate) fn infer_losses(&self, inputs: &[u32], targets: &[u32], cache: &mut Cache<B>) -> Result<Tensor<B>> {
+    pub fn infer_losses(&self, inputs: &[u32], targets: &[u32], cache: &mut Cache<B>) -> Result<Tensor<B>> {
         let (tape, batch) = (self.inert(), cache.batch());
         let targets = self.targets(inputs, targets, batch)?;
         self.read_on(inputs, batch, cache, |ids, next| {
@@ -122,7 +129,10 @@ impl<B: Backend> LanguageModel<B> {
 
     /// Moves `cache` past the first tokens of its texts. What is carried was dropped as in the pass over them: by the same masks,
     /// but where persistent tokens have a part of these.
-    pub(crate) fn carry(&self, inputs: &[u32], cache: &mut Cache<B>) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`LanguageModel::infer`]. The cache is then as it was.
+    pub fn carry(&self, inputs: &[u32], cache: &mut Cache<B>) -> Result<()> {
         let batch = cache.batch();
         if self.masks.is_none() || self.dropout() == Dropout::default() {
             return self.infer(inputs, batch, cache).map(drop);
@@ -164,7 +174,7 @@ impl<B: Backend> LanguageModel<B> {
         if !found.is_finite() {
             return Ok(Some(NonFinite { what: "the loss".to_owned(), place: Place::default(), found }));
         }
-        last_gradient(&self.parameters, &gradients)
+        NonFinite::in_gradients(&self.parameters, &gradients)
     }
 
     /// A tape for a pass that gathers gradients, with activations of the model's precision.

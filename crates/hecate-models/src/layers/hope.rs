@@ -3,13 +3,14 @@
 use super::{
     Context, Mixer, Projection, ProjectionTail,
     difference::head_products,
-    memory::NORM_EPSILON,
     output_projection::{OutputDims, OutputProjection},
     packed::text_by_text,
     rule_call::{CallOutputs, run},
     write_inputs::{WriteInputs, lengths_between_multiples, with_tokens, write_shapes},
 };
-use crate::{Builder, HopeConfig, Init, LayerCache, ParameterId, Parameters, Result, Retain, Tape, Var};
+use crate::{
+    Builder, HopeConfig, Init, LayerCache, ParameterId, Parameters, Result, Retain, Tape, Var, gates::NORM_EPSILON,
+};
 use hecate_core::{
     Backend, DType, Dims, Read, Sequences, Slots,
     primitives::Map,

@@ -1,11 +1,8 @@
 //! What memories start from.
 
 use super::GatedRule;
-use crate::{Builder, Init, ParameterId, Result, Tape, Var};
+use crate::{Builder, Init, ParameterId, Result, Tape, Var, gates::NORM_EPSILON};
 use hecate_core::{Backend, DType, Dims, Initial, Rule, Shape, Slots, Tensor};
-
-/// Added to the norms of rows.
-const NORM_EPSILON: f32 = 1e-6;
 
 /// Fresh memories of a rule, slot by slot: zeros, or learned, one a head and the same for every text.
 #[derive(Clone, Debug)]

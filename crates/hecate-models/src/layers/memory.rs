@@ -10,11 +10,10 @@ use super::{
     several_writes::Writes,
     write_inputs::WriteInputs,
 };
-use crate::{Builder, Error, Features, LayerCache, MemoryConfig, Parameters, Result, RuleConfig, Tape, Var};
+use crate::{
+    Builder, Error, Features, LayerCache, MemoryConfig, Parameters, Result, RuleConfig, Tape, Var, gates::NORM_EPSILON,
+};
 use hecate_core::{Backend, Dims, Kernel, Sequences, Shape, Slots, Tensor, for_each_rule};
-
-/// Added to the norms of queries and keys.
-pub(super) const NORM_EPSILON: f32 = 1e-6;
 
 /// Coefficients `1/i!` of polynomial features over their sum, with which unit rows stay unit rows.
 const UNIT_POLY2: [f32; 3] = [0.4, 0.4, 0.2];

@@ -11,9 +11,9 @@ use hecate_core::{
 };
 use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
 
-/// What is rounded where a linear map is gone through, forward and backward: its kinds, in the order of [`Fp8Pass`]'s arrays.
+/// What is rounded where a linear map is gone through, forward and backward: its kinds, in the order of [`Fp8Found`]'s arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FactorKind {
+pub enum FactorKind {
     /// What goes into the map.
     Input,
     /// Its weight.
@@ -24,10 +24,10 @@ pub(crate) enum FactorKind {
 
 impl FactorKind {
     /// All of them.
-    pub(crate) const ALL: [Self; 3] = [Self::Input, Self::Weight, Self::Gradient];
+    pub const ALL: [Self; 3] = [Self::Input, Self::Weight, Self::Gradient];
 
     /// What they are rounded to.
-    pub(crate) fn format(self) -> Fp8 {
+    pub fn format(self) -> Fp8 {
         match self {
             Self::Input | Self::Weight => Fp8::E4M3,
             Self::Gradient => Fp8::E5M2,
@@ -35,7 +35,7 @@ impl FactorKind {
     }
 
     /// The place of this factor of the map with the weight at `parameter`, in arrays `[parameters · 3]`.
-    pub(crate) fn index(self, parameter: usize) -> usize {
+    pub fn index(self, parameter: usize) -> usize {
         parameter * Self::ALL.len() + self as usize
     }
 }
@@ -51,13 +51,13 @@ pub(crate) struct Fp8Pass<B: Backend> {
     unaligned: RefCell<BTreeSet<usize>>,
 }
 
-/// What such a pass found.
+/// What a pass with factors of 8 bits found.
 #[derive(Debug)]
-pub(crate) struct Fp8Found<B: Backend> {
+pub struct Fp8Found<B: Backend> {
     /// The largest magnitudes of the factors, `[parameters · 3]`.
-    pub(crate) maxima: Tensor<B>,
+    pub maxima: Tensor<B>,
     /// Places of weights whose products stayed at 16 bits, since 16 does not divide all of their sizes.
-    pub(crate) unaligned: Vec<usize>,
+    pub unaligned: Vec<usize>,
 }
 
 impl<B: Backend> Fp8Pass<B> {

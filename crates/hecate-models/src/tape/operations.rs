@@ -1,7 +1,7 @@
 //! Products, elementwise functions, norms and convolutions on a tape: each pushes its own backward.
 
 use super::{Tape, Var, check_width};
-use crate::{Error, ParameterId, QuantizedMatrix, Result, init::refuse_learning};
+use crate::{Error, ParameterId, QuantizedMatrix, Result, parameters::refuse_learning};
 use hecate_core::{
     Backend,
     primitives::{self as p, Map, Operands, RetentionInputs, RmsNormInputs, Transpose},

@@ -1,7 +1,7 @@
 //! Texts that are documents in JSON, one a line.
 
-use super::{Text, open, source::fail};
-use crate::{Result, json::unmarked};
+use super::{Text, open};
+use crate::{Result, files::unmarked, tokens::fail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};

@@ -1,14 +1,10 @@
 //! From paths to a text: files, folders, several of them.
 
-use super::{
-    Identity, Text,
-    source::{BETWEEN, BLOCK, Source, fail, length},
-};
+use super::{Identity, Text};
 use crate::{
     Error, Result,
-    checkpoint::Run,
-    plain_file::{self, Links},
-    trainer::MODEL,
+    files::{self, Links, MODEL, names, step_of},
+    tokens::{BETWEEN, BLOCK, Source, fail, length},
 };
 use std::{
     fs,
@@ -112,7 +108,7 @@ fn gather(folder: &Path, files: &mut Vec<Found>) -> Result<()> {
 
 /// Whether a folder holds checkpoints, or a model that was made of a run.
 fn is_run(folder: &Path) -> Result<bool> {
-    Ok(folder.join(MODEL).is_file() || Run::new(folder).latest()?.is_some())
+    Ok(folder.join(MODEL).is_file() || names(folder)?.iter().any(|name| step_of(name).is_some()))
 }
 
 /// The content of all files that are text, about `bytes` in total.
@@ -129,7 +125,7 @@ fn read_all(files: Vec<Found>, bytes: u64, kept: &mut Vec<PathBuf>, skipped: &mu
         }
         let start = all.len();
         // No further than its length, which was counted.
-        plain_file::open(path, Links::Follow)
+        files::open(path, Links::Follow)
             .and_then(|(file, found)| file.take(found.len()).read_to_end(&mut all))
             .map_err(|error| unreadable(path, error))?;
         let flaw = match str::from_utf8(&all[start..]) {
@@ -165,7 +161,7 @@ impl Found {
 /// Reads a file block by block, and says why it is no text, if it is none.
 fn flaw_on_disk(path: &Path) -> Result<Option<Flaw>> {
     let io = |error| Error::io("read", path)(error);
-    let (mut file, _) = plain_file::open(path, Links::Follow).map_err(|error| unreadable(path, error))?;
+    let (mut file, _) = files::open(path, Links::Follow).map_err(|error| unreadable(path, error))?;
     // Of the last block, the start of a character whose end is in the next.
     let (mut text, mut done, mut nul) = (Vec::new(), 0, false);
     loop {

@@ -1,7 +1,11 @@
 //! A tokenizer out of its file.
 
 use super::{Vocabulary, limits};
-use crate::{Error, Result, bounds::SIZE, json, plain_file::JSON};
+use crate::{
+    Error, Result,
+    bounds::SIZE,
+    files::{JSON, unmarked},
+};
 use hecate_core::caught;
 use serde_json::Value;
 use std::{ops::Range, path::Path};
@@ -16,7 +20,7 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Vocabulary> {
     if bytes.len() as u64 > JSON {
         return Err(refuse(format!("{} bytes, expected at most {JSON}", bytes.len())));
     }
-    let file: Value = serde_json::from_slice(json::unmarked(bytes)).map_err(|error| refuse(error.to_string()))?;
+    let file: Value = serde_json::from_slice(unmarked(bytes)).map_err(|error| refuse(error.to_string()))?;
     let (file, growth) = limits::checked(file).map_err(refuse)?;
     // What was checked is what the library reads: a name that stands twice in the file is there once.
     let tokenizer = guarded(|| Ok(serde_json::from_value::<Tokenizer>(file)?)).map_err(refuse)?;

@@ -6,7 +6,7 @@
 //! as in a text without a border between two tokens, become longer, up to the whole text.
 
 use super::{Passage, file::guarded};
-use crate::{Error, Result, text::Growing};
+use crate::{Error, Result, tokens::Growing};
 use hecate_core::memory;
 use std::{ops::Range, path::Path};
 use tokenizers::Tokenizer;

@@ -3,7 +3,7 @@
 //! The least of several times is taken and not their mean: other work of the machine can slow a call, never speed it
 //! up.
 
-use hecate_core::{Backend, Device, Host, Result, Shape, Tensor, primitives};
+use hecate::{Backend, Device, Host, Result, Shape, Tensor, primitives};
 use std::time::Instant;
 
 /// Calls are queued in rounds, each of which is waited for; the fastest round counts.

@@ -1,7 +1,7 @@
 //! Operations that a rule's equations ask for: multiplications and additions of products with the memory, forward. What
 //! only scales it, and what a form in chunks does beyond that, is not counted, so that figures of all forms compare.
 
-use hecate_core::{
+use hecate::{
     Rule,
     families::{Deep, DeepRule, Linear, LinearRule, Own},
     rules::{Atlas, Lattice, Trellis},

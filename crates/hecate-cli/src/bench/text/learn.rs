@@ -11,11 +11,10 @@ use crate::{
     progress::{RunProgress, SweepProgress},
     stop::Stop,
 };
-use hecate_core::Backend;
-use hecate_models::{
-    evaluate::Budget,
-    text::{Corpus, Stream},
-    trainer::{RunPlan, Settings, Trainer},
+use hecate::{
+    Backend,
+    models::text::{Corpus, Stream},
+    train::{RunPlan, Settings, Trainer, evaluate::Budget},
 };
 use serde_json::Value;
 use std::{
@@ -131,7 +130,7 @@ impl Runs for TextRuns<'_> {
         let mut row = Row::new(run);
         match self.learn(device, run, (&mut row, &progress)) {
             // A part of a run has no row.
-            Err(Error::Model(hecate_models::Error::Stopped)) => return,
+            Err(Error::Model(hecate::models::Error::Stopped)) => return,
             Err(error) => row.fail(&error),
             Ok(()) => {}
         }

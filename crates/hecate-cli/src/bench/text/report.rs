@@ -8,9 +8,9 @@ use crate::{
     table::Table,
     terminal,
 };
-use hecate_models::{
-    Config,
-    evaluate::{POSITIONS, Score},
+use hecate::{
+    models::Config,
+    train::evaluate::{POSITIONS, Score},
 };
 use serde_json::{Value, json};
 use std::{
@@ -82,7 +82,7 @@ impl Row {
 
     /// The run ended so. A model that diverged is a finding, like any other figure.
     pub(super) fn fail(&mut self, error: &Error) {
-        self.broken = !matches!(error, Error::Model(hecate_models::Error::NonFinite { .. }));
+        self.broken = !matches!(error, Error::Model(hecate::models::Error::NonFinite { .. }));
         let told = error.to_string();
         // The way out of a step that is not finite is one of a run with checkpoints.
         let what = if self.broken { Some(told.as_str()) } else { told.split(';').next() };

@@ -111,13 +111,12 @@
 
 mod memora;
 mod moneta;
-mod parts;
 mod titans_mlp;
 mod yaad;
 
+pub use crate::family::{Activation, AttentionalBias, Huber, Map, MatrixMemory, MlpMemory, Retention, Structure};
 pub use memora::{Memora, MemoraMatrix};
 pub use moneta::{Moneta, MonetaMatrix};
-pub use parts::{Activation, AttentionalBias, Huber, Map, MatrixMemory, MlpMemory, Retention, Structure};
 pub use titans_mlp::{MomentumWeights, TitansMlp};
 pub use yaad::{HuberGates, HuberLogits, HuberMomentumGates, HuberMomentumLogits, Yaad, YaadMatrix, YaadMomentum};
 

@@ -1,8 +1,9 @@
 //! One token of each text, where the device fuses everything between the projections into one kernel.
 
-use super::{MemoryLayer, NORM_EPSILON};
+use super::MemoryLayer;
 use crate::{
     Features, Result, Tape, Var,
+    gates::NORM_EPSILON,
     layers::{
         Context, Linear, Projection, RmsNorm,
         rule_call::{RuleCall, Surroundings},

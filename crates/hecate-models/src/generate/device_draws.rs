@@ -1,0 +1,87 @@
+//! Tokens that a device draws, one after another, without waiting for the host.
+
+use super::SEGMENT;
+use crate::{Cache, LanguageModel, Result, Tape, layers::Counts, sampling::Options};
+use hecate_core::{
+    Backend, Capture, CapturedStep, Tensor,
+    primitives::{self, Sampled},
+};
+
+impl<B: Backend> LanguageModel<B> {
+    /// Tokens drawn one after another from where `cache` stands, captured by the device to be replayed: `count` of every text,
+    /// `[count, batch]`, whatever the input. The first thing that is read is `unread [batch]`; a text's draws go on with its row
+    /// of `streams`. The state is that of the cache, then the unread tokens `[batch, 1]` and the streams `[batch, 3]`. Refused
+    /// where the device gains nothing, or where a mixer does other work at other positions.
+    pub(super) fn capture(
+        &self,
+        cache: &Cache<B>,
+        options: &Options,
+        (unread, streams): (&[u32], &[[u32; 3]]),
+        count: usize,
+    ) -> Result<Capture<Box<dyn CapturedStep<B>>>> {
+        if options.has_gaps() {
+            let why = "the tokenizer's numbers have gaps, which are left out".to_owned();
+            return Ok(Capture::Refused { why });
+        }
+        let counts: Vec<_> = self.mixers().iter().map(|mixer| mixer.counts()).collect();
+        if let Some(layer) = counts.iter().position(|counts| *counts == Counts::Host) {
+            let why = format!("the mixer of layer {layer} does other work at other positions");
+            return Ok(Capture::Refused { why });
+        }
+        let cache = &match counts.iter().max() {
+            Some(Counts::Device) => cache.clone().counted_by_device(self.device())?,
+            _ => cache.clone(),
+        };
+        let batch = cache.batch();
+        let mut state = cache.arrays();
+        state.push(self.ids(unread, batch)?);
+        state.push(Tensor::from_u32(self.device(), [batch, 3], streams.concat())?);
+        let input = Tensor::from_u32(self.device(), [1], vec![0])?;
+        let mut step = |mut state: Vec<Tensor<B>>, _: Tensor<B>| {
+            let mut tokens = Vec::new();
+            for _ in 0..count {
+                let token = self.draw(cache, options, state)?;
+                tokens.push(token.0);
+                state = token.1;
+            }
+            Ok((state, primitives::concat(&tokens.iter().collect::<Vec<_>>(), 0)?))
+        };
+        Ok(hecate_core::capture(self.device(), &state, &input, &mut step)?)
+    }
+
+    /// The next token of every text `[1, batch]` and the state after it, as in [`LanguageModel::capture`].
+    fn draw(
+        &self,
+        cache: &Cache<B>,
+        options: &Options,
+        mut state: Vec<Tensor<B>>,
+    ) -> Result<(Tensor<B>, Vec<Tensor<B>>)> {
+        let batch = cache.batch();
+        let drawn = state.split_off(state.len() - 2);
+        let mut next = cache.with_arrays(state);
+        let logits = self.logits(&Tape::inert(self.parameters()), &drawn[0], Some(&mut next))?.into_value();
+        let scores = options.known(logits.reshape([batch, logits.shape().last()])?)?;
+        let Sampled { tokens, streams } = primitives::sample(&options.draw, &scores, &drawn[1])?;
+        next.advance_on_device(1)?;
+        let mut state = next.arrays();
+        state.extend([tokens.reshape([batch, 1])?, streams]);
+        Ok((tokens.reshape([1, batch])?, state))
+    }
+
+    /// Makes at once what a first continuation of `prompt` would wait for bit by bit
+    /// ([`Device::prepare`](hecate_core::Device::prepare)): `tell` is called with the number of kernels that are compiled.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn prepare(&self, prompt: &[u32], tell: &mut dyn FnMut(usize)) -> Result<()> {
+        let mut work = || {
+            // The end of the prompt, then a token: what they find means nothing.
+            let Some((first, Ok(mut cache))) = prompt.first().map(|first| (*first, self.cache(1))) else { return };
+            let whole = prompt.len() / self.group() * self.group();
+            for tokens in [&prompt[whole.saturating_sub(SEGMENT)..whole], &[first]] {
+                let _ = self.infer(tokens, 1, &mut cache);
+            }
+        };
+        Ok(self.device().prepare(&mut work, tell)?)
+    }
+}
