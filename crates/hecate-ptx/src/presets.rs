@@ -1,0 +1,1 @@
+//! Specifications of well-known layers.
