@@ -18,12 +18,18 @@
 mod elementwise;
 mod error;
 mod kernels;
+mod library;
+pub mod presets;
 mod types;
 mod writer;
 
 pub use elementwise::{Elementwise, Operation, Scalar};
 pub use error::{Error, SHARED_LIMIT};
-pub use kernels::{GemmNaive, Launch, Softmax, Specification};
+pub use kernels::{
+    Attention, GemmNaive, GemmTensorCore, GemmTiled, HalfType, Launch, LayerNorm, Norm, QuantizedGemm, Softmax,
+    Specification,
+};
+pub use library::Library;
 pub use types::{
     Bf16, F16, Float, Half, Integer, Number, Packed, Pred, Reg, Type, Uniform, UniformPred, UniformValue, Value,
 };

@@ -27,13 +27,15 @@ pub enum Class {
     F32,
     F64,
     B16,
+    B32,
     U32,
     U64,
     Pred,
 }
 
 /// All classes, in the order of their declarations.
-pub(crate) const CLASSES: [Class; 6] = [Class::Pred, Class::B16, Class::U32, Class::U64, Class::F32, Class::F64];
+pub(crate) const CLASSES: [Class; 7] =
+    [Class::Pred, Class::B16, Class::B32, Class::U32, Class::U64, Class::F32, Class::F64];
 
 impl Class {
     /// Type of the declaration, and the prefix of registers' names.
@@ -42,6 +44,7 @@ impl Class {
             Self::F32 => ("f32", "%f"),
             Self::F64 => ("f64", "%fd"),
             Self::B16 => ("b16", "%h"),
+            Self::B32 => ("b32", "%hh"),
             Self::U32 => ("u32", "%r"),
             Self::U64 => ("u64", "%rd"),
             Self::Pred => ("pred", "%p"),
@@ -99,7 +102,7 @@ types!(f32: F32 "f32", f64: F64 "f64", u32: U32 "u32", u64: U64 "u64", F16: B16 
 
 impl<T: Half> sealed::Sealed for Packed<T> {}
 impl<T: Half> Type for Packed<T> {
-    const CLASS: Class = Class::U32;
+    const CLASS: Class = Class::B32;
     const SUFFIX: &'static str = "b32";
 }
 

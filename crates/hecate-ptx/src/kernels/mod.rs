@@ -1,10 +1,14 @@
 //! Kernels by specification: sizes in, text out.
 
+mod attention;
 mod gemm;
+mod norm;
 mod reduce;
 mod softmax;
 
-pub use gemm::GemmNaive;
+pub use attention::Attention;
+pub use gemm::{GemmNaive, GemmTensorCore, GemmTiled, HalfType, QuantizedGemm};
+pub use norm::{LayerNorm, Norm};
 pub use softmax::Softmax;
 
 use crate::{
@@ -74,10 +78,20 @@ macro_rules! specifications {
     };
 }
 specifications!(
-    /// A matrix product, one element a thread.
+    /// A matrix product in f32, one element a thread.
     GemmNaive,
+    /// A matrix product in f32 by tiles in shared memory and registers.
+    GemmTiled,
+    /// A matrix product of 16-bit numbers by tensor cores.
+    GemmTensorCore,
     /// The softmax of rows.
-    Softmax
+    Softmax,
+    /// The layer norm or the RMS norm of rows.
+    LayerNorm,
+    /// Softmax attention.
+    Attention,
+    /// A product with a matrix of 4-bit weights.
+    QuantizedGemm
 );
 
 /// Refuses a size outside of its range.

@@ -61,8 +61,7 @@ impl Softmax {
                 k.for_each(lane, length, 32u32, |k, i| {
                     let element = load_at(k, x, i);
                     let exponential = exp_of_difference(k, element, largest);
-                    let next = k.add(sum, exponential);
-                    k.assign(sum, next);
+                    k.add_to(sum, exponential);
                 });
                 reduce::warp(k, sum, |k, a, b| k.add(a, b));
                 k.comment("the quotients");

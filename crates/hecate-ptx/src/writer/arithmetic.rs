@@ -75,7 +75,7 @@ fn bits(class: Class) -> &'static str {
     match class {
         Class::Pred => "pred",
         Class::B16 => "b16",
-        Class::U32 | Class::F32 => "b32",
+        Class::B32 | Class::U32 | Class::F32 => "b32",
         Class::U64 | Class::F64 => "b64",
     }
 }
@@ -181,6 +181,22 @@ impl<F> Scope<'_, F> {
     /// Gives a register another value.
     pub fn assign<T: Type>(&mut self, register: Reg<T>, value: impl Value<Type = T>) {
         self.writer.line(format_args!("mov.{} {register}, {}", T::SUFFIX, value.operand()));
+    }
+
+    /// Adds to a register: `register += value`.
+    pub fn add_to<T: Number>(&mut self, register: Reg<T>, value: impl Value<Type = T>) {
+        self.writer.line(format_args!("add.{} {register}, {register}, {}", T::SUM, value.operand()));
+    }
+
+    /// Adds a product to a register: `register += a · b`, with one rounding for floats.
+    pub fn accumulate<A: Value<Type: Number>>(&mut self, register: Reg<A::Type>, a: A, b: impl Value<Type = A::Type>) {
+        let name = A::Type::MUL_ADD;
+        self.writer.line(format_args!("{name} {register}, {}, {}, {register}", a.operand(), b.operand()));
+    }
+
+    /// Multiplies a register: `register *= by`.
+    pub fn scale<T: Number>(&mut self, register: Reg<T>, by: impl Value<Type = T>) {
+        self.writer.line(format_args!("mul.{} {register}, {register}, {}", T::PRODUCT, by.operand()));
     }
 
     /// Whether two numbers compare so.
@@ -308,6 +324,11 @@ impl Scope<'_, Converged> {
         uniform_rem: Integer = rem;
         /// The smaller.
         uniform_min: Number = min;
+    }
+
+    /// A constant in a register.
+    pub fn uniform<A: UniformValue>(&mut self, value: A) -> Uniform<A::Type> {
+        Uniform(self.variable(value))
     }
 
     /// Whether `a < b`, in all threads of the block or in none.

@@ -37,7 +37,12 @@ impl Scope<'_, Converged> {
     }
 
     fn shuffle<A: Value>(&mut self, mode: &str, a: A, lane: impl Value<Type = u32>) -> Reg<A::Type> {
-        const { assert!(matches!(A::Type::CLASS, Class::F32 | Class::U32), "shuffles move registers of 32 bits") };
+        const {
+            assert!(
+                matches!(A::Type::CLASS, Class::F32 | Class::U32 | Class::B32),
+                "shuffles move registers of 32 bits"
+            )
+        };
         self.writer.whole_warps();
         let d = self.writer.register::<A::Type>();
         self.writer.line(format_args!("shfl.sync.{mode}.b32 {d}, {}, {}, 31, {ALL}", a.operand(), lane.operand()));

@@ -5,7 +5,7 @@ use hecate_ptx::{Elementwise, Module};
 use std::{
     env,
     io::Write,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -23,7 +23,7 @@ fn assembler() -> Option<PathBuf> {
 }
 
 /// Assembles a text for one GPU; what the assembler says, if it says anything.
-fn assemble(assembler: &PathBuf, text: &str, gpu: &str) -> Result<(), String> {
+fn assemble(assembler: &Path, text: &str, gpu: &str) -> Result<(), String> {
     let (input, output) = ("/dev/stdin", "/dev/null");
     let mut command = Command::new(assembler);
     command.args(["--gpu-name", gpu, "--warning-as-error", "--output-file", output, input]);
@@ -36,6 +36,16 @@ fn assemble(assembler: &PathBuf, text: &str, gpu: &str) -> Result<(), String> {
     if answer.status.success() && said.trim().is_empty() { Ok(()) } else { Err(format!("{}: {said}", answer.status)) }
 }
 
+/// GPUs that a kernel's first lines promise.
+fn gpus(module: &Module) -> impl Iterator<Item = &'static str> {
+    let least = module.target().capability;
+    GPUS.into_iter().filter(move |(_, capability)| least <= *capability).map(|(gpu, _)| gpu)
+}
+
+fn expect(assembler: &Path, module: &Module, gpu: &str) {
+    assemble(assembler, module.text(), gpu).unwrap_or_else(|said| panic!("{} for {gpu}: {said}", module.name()));
+}
+
 #[test]
 fn every_kernel_assembles() {
     let Some(assembler) = assembler() else {
@@ -44,15 +54,15 @@ fn every_kernel_assembles() {
     let specifications = specifications().into_iter().map(|specification| specification.write());
     let modules = specifications.chain(Elementwise::all().map(|kernel| kernel.write()));
     let modules: Vec<Module> = modules.collect::<Result<_, _>>().expect("kernels");
-    let mut count = 0;
-    for module in &modules {
-        for (gpu, _) in GPUS.into_iter().filter(|(_, capability)| module.target().capability <= *capability) {
-            assemble(&assembler, module.text(), gpu)
-                .unwrap_or_else(|said| panic!("{} for {gpu}: {said}", module.name()));
-            count += 1;
+    let pairs = modules.iter().flat_map(|module| gpus(module).map(move |gpu| (module, gpu)));
+    let pairs: Vec<(&Module, &str)> = pairs.collect();
+    // Two programs at a time: an assembler has one thread.
+    std::thread::scope(|scope| {
+        for half in pairs.chunks(pairs.len().div_ceil(2)) {
+            scope.spawn(|| half.iter().for_each(|(module, gpu)| expect(&assembler, module, gpu)));
         }
-    }
-    println!("{count} times assembled, {} kernels", modules.len());
+    });
+    println!("{} kernels, {} times assembled", modules.len(), pairs.len());
 }
 
 /// The test would notice: a text that is none, one with a register of the wrong type, and one for newer GPUs.

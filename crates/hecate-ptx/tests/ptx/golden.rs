@@ -1,11 +1,35 @@
 //! The text of kernels is that of files in `tests/golden`. `UPDATE=1` writes them.
 
-use hecate_ptx::{Elementwise, GemmNaive, Module, Operation, Scalar, Softmax, Specification};
+use hecate_ptx::{
+    Attention, Elementwise, GemmNaive, GemmTensorCore, GemmTiled, HalfType, LayerNorm, Module, Norm, Operation,
+    QuantizedGemm, Scalar, Softmax, Specification, presets,
+};
 use std::{fs, path::Path};
 
-/// One specification of every kind of text.
+/// Every kind of text, with the name of its file: all presets, and specifications with other numbers in their text.
+pub(crate) fn named() -> Vec<(&'static str, Specification)> {
+    let mut all: Vec<(&str, Specification)> = vec![
+        ("gemm_naive", GemmNaive::new(100, 200, 300).expect("sizes").into()),
+        ("softmax_warp", Softmax::new(1024, 4096).expect("sizes").into()),
+        ("layernorm", LayerNorm::new(Norm::Mean, 8, 1000, 1e-5).expect("sizes").into()),
+        ("gemm_tiled_128", GemmTiled::new(1000, 1000, 1000, 128).expect("sizes").into()),
+        ("attention_grouped", Attention::new(77, [8, 2], 80, false).expect("sizes").into()),
+        ("q4k_rows", QuantizedGemm::new(8, 100, 1000).expect("sizes").into()),
+        ("tensor_core_bf16", GemmTensorCore::new(HalfType::Bf16, 4096, 4096, 4096).expect("sizes").into()),
+        ("tensor_core_f16_any", GemmTensorCore::new(HalfType::F16, 100, 101, 102).expect("sizes").into()),
+    ];
+    let presets = [
+        ("llama_attention", presets::llama_attention(2048, 64)),
+        ("ffn_gemm", presets::ffn_gemm(32, 4096, 11008)),
+        ("q4k_inference", presets::q4k_inference(1, 4096, 4096)),
+        ("rmsnorm", presets::rmsnorm(4096)),
+    ];
+    all.extend(presets.map(|(name, preset)| (name, preset.expect("sizes"))));
+    all
+}
+
 pub(crate) fn specifications() -> Vec<Specification> {
-    vec![GemmNaive::new(100, 200, 300).expect("sizes").into(), Softmax::new(1024, 4096).expect("sizes").into()]
+    named().into_iter().map(|(_, specification)| specification).collect()
 }
 
 fn compare(file: &str, module: &Module) {
@@ -26,16 +50,11 @@ fn compare(file: &str, module: &Module) {
 
 #[test]
 fn specifications_have_the_same_text() {
-    for specification in specifications() {
+    for (name, specification) in named() {
         let module = specification.write().expect("a kernel");
         assert_eq!(Ok(&module), specification.write().as_ref(), "the same specification, twice");
-        compare(&format!("{}.ptx", file_name(&specification)), &module);
+        compare(&format!("{name}.ptx"), &module);
     }
-}
-
-/// Name of the kernel.
-fn file_name(specification: &Specification) -> String {
-    specification.name().to_owned()
 }
 
 #[test]

@@ -1,8 +1,14 @@
 //! Products of matrices, `C = A B`, all row after row: `A` is M×K, `B` is K×N, `C` is M×N.
 
 mod naive;
+mod quantized;
+mod tensor_core;
+mod tiled;
 
 pub use naive::GemmNaive;
+pub use quantized::QuantizedGemm;
+pub use tensor_core::{GemmTensorCore, HalfType};
+pub use tiled::GemmTiled;
 
 use super::{GRID_X, GRID_Y, within};
 use crate::{
@@ -34,9 +40,9 @@ impl<A: Element, B: Element, C: Element> Arguments<A, B, C> {
     }
 }
 
-/// Refuses products for which a grid with blocks of `rows`×`columns` elements has too many blocks, and empty ones.
-fn check([m, n, k]: [u32; 3], [rows, columns]: [u32; 2], specification: &'static str) -> Result<(), Error> {
+/// Refuses products for which a grid with blocks of `rows` rows has too many blocks, and empty ones.
+fn check([m, n, k]: [u32; 3], rows: u32, specification: &'static str) -> Result<(), Error> {
     within(specification, "m", m, 1..=GRID_Y.saturating_mul(rows).min(GRID_X))?;
-    within(specification, "n", n, 1..=GRID_X.min(GRID_X.saturating_mul(columns)))?;
+    within(specification, "n", n, 1..=GRID_X)?;
     within(specification, "k", k, 1..=GRID_X)
 }

@@ -26,7 +26,7 @@ impl GemmNaive {
     /// # Errors
     /// If a size is 0 or larger than a grid: `m` up to 1,048,560, the others up to 2³¹ − 1.
     pub fn new(m: u32, n: u32, k: u32) -> Result<Self, Error> {
-        check([m, n, k], [SIDE, SIDE], "GemmNaive")?;
+        check([m, n, k], SIDE, "GemmNaive")?;
         Ok(Self { m, n, k })
     }
 
@@ -56,8 +56,7 @@ impl GemmNaive {
                     let x = load_at(k, a_row, i);
                     let b_element = k.row(b_column, i, n);
                     let y = k.load(b_element);
-                    let next = k.mul_add(x, y, sum);
-                    k.assign(sum, next);
+                    k.accumulate(sum, x, y);
                 });
                 let c_row = k.row(c, row, n);
                 let to = k.at(c_row, column);

@@ -63,7 +63,7 @@ impl Block<'_> {
             .filter_map(|o| if let Operand::Vector(v) = o { Some(v) } else { None })
             .collect();
         let [d, a, b, c] = vectors.as_slice() else { return Err("operands of a product".into()) };
-        let wide = |bits: u64| match instruction.name[6].as_str() {
+        let wide = |bits: u64| match instruction.name[7].as_str() {
             "f16" => half_to_f32(bits as u16),
             _ => f32::from_bits((bits as u32) << 16),
         };

@@ -1,6 +1,8 @@
 //! What kernels compute, on small and odd sizes, against equations in float64.
 
+mod attention;
 mod products;
+mod quantized;
 mod rows;
 
 use crate::interpreter::{Argument, Device};
