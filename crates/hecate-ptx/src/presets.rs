@@ -9,6 +9,14 @@ const LLAMA_HEADS: u32 = 32;
 ///
 /// # Errors
 /// As [`Attention::new`].
+///
+/// ```
+/// use hecate_ptx::{Attention, presets};
+///
+/// let attention = presets::llama_attention(2048, 64)?;
+/// assert_eq!(attention, Attention::new(2048, [32, 32], 64, true)?.into());
+/// # Ok::<(), hecate_ptx::Error>(())
+/// ```
 pub fn llama_attention(tokens: u32, head_dim: u32) -> Result<Specification, Error> {
     Ok(Attention::new(tokens, [LLAMA_HEADS, LLAMA_HEADS], head_dim, true)?.into())
 }
@@ -18,6 +26,14 @@ pub fn llama_attention(tokens: u32, head_dim: u32) -> Result<Specification, Erro
 ///
 /// # Errors
 /// As [`GemmTiled::new`].
+///
+/// ```
+/// use hecate_ptx::{GemmTiled, presets};
+///
+/// let product = presets::ffn_gemm(32, 4096, 11008)?;
+/// assert_eq!(product, GemmTiled::new(32, 11008, 4096, 32)?.into()); // m, n, k and the tile
+/// # Ok::<(), hecate_ptx::Error>(())
+/// ```
 pub fn ffn_gemm(batch: u32, hidden: u32, intermediate: u32) -> Result<Specification, Error> {
     let tile = [32, 64].into_iter().find(|tile| batch <= *tile).unwrap_or(128);
     Ok(GemmTiled::new(batch, intermediate, hidden, tile)?.into())
@@ -27,6 +43,14 @@ pub fn ffn_gemm(batch: u32, hidden: u32, intermediate: u32) -> Result<Specificat
 ///
 /// # Errors
 /// As [`QuantizedGemm::new`].
+///
+/// ```
+/// use hecate_ptx::{QuantizedGemm, presets};
+///
+/// let product = presets::q4k_inference(1, 4096, 4096)?;
+/// assert_eq!(product, QuantizedGemm::new(1, 4096, 4096)?.into());
+/// # Ok::<(), hecate_ptx::Error>(())
+/// ```
 pub fn q4k_inference(batch: u32, n: u32, k: u32) -> Result<Specification, Error> {
     Ok(QuantizedGemm::new(batch, n, k)?.into())
 }
@@ -36,6 +60,14 @@ pub fn q4k_inference(batch: u32, n: u32, k: u32) -> Result<Specification, Error>
 ///
 /// # Errors
 /// As [`LayerNorm::new`].
+///
+/// ```
+/// use hecate_ptx::{LayerNorm, Norm, presets};
+///
+/// let norm = presets::rmsnorm(4096)?;
+/// assert_eq!(norm, LayerNorm::new(Norm::Rms, 1, 4096, 1e-6)?.into());
+/// # Ok::<(), hecate_ptx::Error>(())
+/// ```
 pub fn rmsnorm(hidden: u32) -> Result<Specification, Error> {
     Ok(LayerNorm::new(Norm::Rms, 1, hidden, 1e-6)?.into())
 }

@@ -160,6 +160,14 @@ impl Elementwise {
     ///
     /// # Errors
     /// If there is no such operation on the type.
+    ///
+    /// ```
+    /// use hecate_ptx::{Elementwise, Operation, Scalar};
+    ///
+    /// assert!(Elementwise::new(Operation::Max, Scalar::F64).is_ok());
+    /// assert!(Elementwise::new(Operation::Max, Scalar::C64).is_err()); // complex numbers have no order
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn new(operation: Operation, scalar: Scalar) -> Result<Self, Error> {
         if !operation.is_defined(scalar) {
             return Err(Error::Undefined { operation: operation.name(), scalar: scalar.name() });
@@ -180,6 +188,14 @@ impl Elementwise {
     }
 
     /// A launch for `n` elements: a thread for each, up to the largest grid.
+    ///
+    /// ```
+    /// use hecate_ptx::{Elementwise, Operation, Scalar};
+    ///
+    /// let add = Elementwise::new(Operation::Add, Scalar::F32)?;
+    /// assert_eq!(add.launch(1000).grid, [4, 1, 1]);
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     #[must_use]
     pub fn launch(&self, n: u64) -> Launch {
         let blocks = n.div_ceil(THREADS.into()).clamp(1, i32::MAX as u64);

@@ -39,6 +39,16 @@ impl Attention {
     /// # Errors
     /// If a size is 0, if `head_dim` is over 256, if there are over 65535 heads or 2³¹ − 1 tokens, or if `heads` is no multiple
     /// of `key_heads`.
+    ///
+    /// ```
+    /// use hecate_ptx::{Attention, Specification};
+    ///
+    /// // 32 heads of queries, four for each of 8 heads of keys and values.
+    /// let attention = Specification::from(Attention::new(2048, [32, 8], 128, true)?);
+    /// assert_eq!(attention.name(), "flash_attention_causal");
+    /// assert_eq!(attention.launch().grid, [256, 32, 1]); // 8 queries a block
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn new(tokens: u32, [heads, key_heads]: [u32; 2], head_dim: u32, causal: bool) -> Result<Self, Error> {
         within("Attention", "tokens", tokens, 1..=super::GRID_X)?;
         within("Attention", "heads", heads, 1..=GRID_Y)?;

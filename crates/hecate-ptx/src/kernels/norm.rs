@@ -37,6 +37,14 @@ impl LayerNorm {
     ///
     /// # Errors
     /// If a size is 0 or over 2³¹ − 1, or if `epsilon` is not positive and finite.
+    ///
+    /// ```
+    /// use hecate_ptx::{LayerNorm, Norm, Specification};
+    ///
+    /// assert_eq!(Specification::from(LayerNorm::new(Norm::Mean, 8, 4096, 1e-5)?).name(), "layernorm");
+    /// assert_eq!(Specification::from(LayerNorm::new(Norm::Rms, 8, 4096, 1e-6)?).name(), "rmsnorm");
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn new(norm: Norm, rows: u32, hidden: u32, epsilon: f32) -> Result<Self, Error> {
         within("LayerNorm", "rows", rows, 1..=GRID_X)?;
         within("LayerNorm", "hidden", hidden, 1..=GRID_X)?;

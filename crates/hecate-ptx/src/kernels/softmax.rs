@@ -23,6 +23,14 @@ impl Softmax {
     ///
     /// # Errors
     /// If a size is 0 or over 2³¹ − 1.
+    ///
+    /// ```
+    /// use hecate_ptx::{Softmax, Specification};
+    ///
+    /// assert_eq!(Specification::from(Softmax::new(8, 1000)?).name(), "softmax_warp");
+    /// assert_eq!(Softmax::new(8, 0).unwrap_err().to_string(), "Softmax: `length` is 0; give it 1 to 2147483647");
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn new(rows: u32, length: u32) -> Result<Self, Error> {
         within("Softmax", "rows", rows, 1..=GRID_X)?;
         within("Softmax", "length", length, 1..=GRID_X)?;

@@ -143,6 +143,15 @@ impl<F> Scope<'_, F> {
     }
 
     /// `a · b + c`: one rounding for floats, the lower half for integers.
+    ///
+    /// ```
+    /// # use hecate_ptx::{Axis, kernel};
+    /// # kernel("example", [64, 1, 1], |k| {
+    /// let (block, thread) = (k.block_index(Axis::X), k.thread_index(Axis::X));
+    /// let i = k.mul_add(block, 64u32, thread); // number of the thread in the grid
+    /// # })?;
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn mul_add<A: Value<Type: Number>>(
         &mut self,
         a: A,
@@ -179,6 +188,15 @@ impl<F> Scope<'_, F> {
     }
 
     /// Gives a register another value.
+    ///
+    /// A uniform register cannot be assigned: in some threads it would be another one then.
+    ///
+    /// ```compile_fail,E0308
+    /// hecate_ptx::kernel("wrong", [32, 1, 1], |k| {
+    ///     let n = k.parameter::<u32>("n");
+    ///     k.assign(n, 0u32);
+    /// });
+    /// ```
     pub fn assign<T: Type>(&mut self, register: Reg<T>, value: impl Value<Type = T>) {
         self.writer.line(format_args!("mov.{} {register}, {}", T::SUFFIX, value.operand()));
     }
@@ -226,6 +244,16 @@ impl<F> Scope<'_, F> {
     }
 
     /// `a` where the predicate holds, else `b`.
+    ///
+    /// ```
+    /// # use hecate_ptx::{Axis, Comparison, kernel};
+    /// # kernel("example", [64, 1, 1], |k| {
+    /// let thread = k.thread_index(Axis::X);
+    /// let is_first = k.compare(Comparison::Equal, thread, 0u32);
+    /// let sign = k.select(is_first, 1f32, -1f32);
+    /// # })?;
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn select<A: Value>(&mut self, p: Pred, a: A, b: impl Value<Type = A::Type>) -> Reg<A::Type> {
         let (d, ty) = (self.writer.register::<A::Type>(), A::Type::SUFFIX);
         self.writer.line(format_args!("selp.{ty} {d}, {}, {}, {p}", a.operand(), b.operand()));
@@ -269,6 +297,15 @@ impl<F> Scope<'_, F> {
     }
 
     /// A number as one of 16 bits, rounded to nearest.
+    ///
+    /// ```
+    /// # use hecate_ptx::{Bf16, F16, kernel};
+    /// let half = kernel("half", [1, 1, 1], |k| drop(k.narrow::<F16>(1f32)))?;
+    /// let bfloat = kernel("bfloat", [1, 1, 1], |k| drop(k.narrow::<Bf16>(1f32)))?;
+    /// // An A100 and later GPUs have the instruction for bfloat16.
+    /// assert_eq!([half.target().capability, bfloat.target().capability], [70, 80]);
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn narrow<H: Half>(&mut self, a: impl Value<Type = f32>) -> Reg<H> {
         if H::NAME == Bf16::NAME {
             self.writer.needs((7, 0), 80);

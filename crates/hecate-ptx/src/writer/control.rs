@@ -88,6 +88,18 @@ impl<F: Flow> Scope<'_, F> {
     }
 
     /// As [`Scope::if_`], with a body for the other threads.
+    ///
+    /// ```
+    /// # use hecate_ptx::{Axis, kernel};
+    /// # kernel("example", [64, 1, 1], |k| {
+    /// let thread = k.thread_index(Axis::X);
+    /// let is_low = k.lt(thread, 16u32);
+    /// // 1 for the first 16 threads, else 2: a register from outside takes what a branch decides.
+    /// let value = k.variable(0u32);
+    /// k.if_else(is_low, |k| k.assign(value, 1u32), |k| k.assign(value, 2u32));
+    /// # })?;
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn if_else(
         &mut self,
         p: Pred,
@@ -106,6 +118,22 @@ impl<F: Flow> Scope<'_, F> {
     }
 
     /// A loop over `from`, `from + step`, … below `to`, which threads may leave after different numbers of rounds.
+    ///
+    /// ```
+    /// # use hecate_ptx::{Axis, kernel};
+    /// # kernel("example", [64, 1, 1], |k| {
+    /// let (x, n) = (k.pointer::<f32>("x"), k.parameter::<u32>("n"));
+    /// let thread = k.thread_index(Axis::X);
+    /// // The sum of every 64th element, from the number of the thread on.
+    /// let sum = k.variable(0f32);
+    /// k.for_each(thread, n, 64u32, |k, i| {
+    ///     let from = k.at(x, i);
+    ///     let element = k.load(from);
+    ///     k.add_to(sum, element);
+    /// });
+    /// # })?;
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn for_each<A: Value<Type: Integer>>(
         &mut self,
         from: A,
@@ -119,6 +147,27 @@ impl<F: Flow> Scope<'_, F> {
     /// Writes instructions that have an effect only where the predicate holds: each has it before it, and none branches.
     ///
     /// A register that is new here holds nothing where the predicate does not hold.
+    ///
+    /// ```
+    /// # use hecate_ptx::{Axis, kernel};
+    /// # kernel("example", [64, 1, 1], |k| {
+    /// let (y, n) = (k.pointer::<f32>("y"), k.parameter::<u32>("n"));
+    /// let thread = k.thread_index(Axis::X);
+    /// let (inside, to) = (k.lt(thread, n), k.at(y, thread));
+    /// k.guarded(inside, |k| k.store(to, 1f32)); // one instruction, and no branch
+    /// # })?;
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
+    ///
+    /// There are no branches under a predicate:
+    ///
+    /// ```compile_fail,E0599
+    /// hecate_ptx::kernel("wrong", [64, 1, 1], |k| {
+    ///     let thread = k.thread_index(hecate_ptx::Axis::X);
+    ///     let some = k.lt(thread, 32u32);
+    ///     k.guarded(some, |k| k.if_(some, |_| {})); // a label would have no predicate
+    /// });
+    /// ```
     pub fn guarded<R>(&mut self, p: Pred, body: impl FnOnce(&mut Scope<'_, Guarded>) -> R) -> R {
         self.writer.guard = Some(p);
         let result = body(&mut Scope { writer: &mut *self.writer, flow: PhantomData });
@@ -129,6 +178,16 @@ impl<F: Flow> Scope<'_, F> {
 
 impl Scope<'_, Converged> {
     /// As [`Scope::if_`] for a predicate that is the same in all threads: the body may have barriers.
+    ///
+    /// ```
+    /// # use hecate_ptx::{Axis, kernel};
+    /// # kernel("example", [64, 1, 1], |k| {
+    /// let (block, n) = (k.block_index(Axis::X), k.parameter::<u32>("n"));
+    /// let has_work = k.uniform_lt(block, n);
+    /// k.if_uniform(has_work, |k| k.barrier()); // all threads of a block come to it, or none
+    /// # })?;
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn if_uniform(&mut self, UniformPred(p): UniformPred, body: impl FnOnce(&mut Scope<'_, Converged>)) {
         self.branch_if(p, body);
     }
@@ -141,6 +200,17 @@ impl Scope<'_, Converged> {
     ///     k.for_range(thread, 64u32, 1u32, |k, _| k.barrier()); // threads run different numbers of rounds
     /// });
     /// ```
+    ///
+    /// The same loop with bounds that all threads know compiles:
+    ///
+    /// ```
+    /// # use hecate_ptx::{kernel};
+    /// # kernel("example", [64, 1, 1], |k| {
+    /// let n = k.parameter::<u32>("n");
+    /// k.for_range(0u32, n, 1u32, |k, _| k.barrier());
+    /// # })?;
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn for_range<A: UniformValue<Type: Integer>>(
         &mut self,
         from: A,
@@ -152,6 +222,22 @@ impl Scope<'_, Converged> {
     }
 
     /// Waits for all threads of the block: what they wrote to shared memory before is seen after.
+    ///
+    /// ```
+    /// # use hecate_ptx::{Axis, kernel};
+    /// # kernel("example", [64, 1, 1], |k| {
+    /// // Every thread reads what its neighbour wrote.
+    /// let tile = k.shared::<u32>("tile", 64, 4);
+    /// let thread = k.thread_index(Axis::X);
+    /// let mine = k.at_shared(tile, thread);
+    /// k.store(mine, thread);
+    /// k.barrier();
+    /// let neighbour = k.xor(thread, 1u32);
+    /// let theirs = k.at_shared(tile, neighbour);
+    /// let value = k.load(theirs);
+    /// # })?;
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn barrier(&mut self) {
         self.writer.line(format_args!("bar.sync 0"));
     }

@@ -113,6 +113,17 @@ impl<E: Element, S: Space> Pointer<E, S> {
 
 impl Scope<'_, Converged> {
     /// An array in shared memory, at a multiple of `align` bytes. Its memory is undefined until it is written.
+    ///
+    /// All arrays of a kernel together have at most [`SHARED_LIMIT`](crate::SHARED_LIMIT) bytes:
+    ///
+    /// ```
+    /// use hecate_ptx::{Error, kernel};
+    ///
+    /// let refused = kernel("large", [32, 1, 1], |k| {
+    ///     k.shared::<f32>("keys", 128 * 128, 16);
+    /// });
+    /// assert_eq!(refused, Err(Error::SharedMemory { kernel: "large".to_owned(), bytes: 65536 }));
+    /// ```
     pub fn shared<E: Element>(&mut self, name: &str, length: usize, align: usize) -> Pointer<E, Shared> {
         let taken = self.writer.shared.iter().any(|other| other.name == name);
         self.writer.name(name, taken);
@@ -145,6 +156,8 @@ impl<F> Scope<'_, F> {
     }
 
     /// The address of row `row` of a matrix in global memory whose rows have `length` elements.
+    ///
+    /// The product of both is computed in 64 bits, so a matrix may have more elements than 32 bits can number.
     pub fn row<E: Element>(
         &mut self,
         matrix: Pointer<E, Global>,
@@ -178,6 +191,24 @@ impl<F> Scope<'_, F> {
     }
 
     /// `N` neighbours at once, 2 or 4 of at most 16 bytes, from an address that is a multiple of their size.
+    ///
+    /// ```
+    /// # use hecate_ptx::{kernel};
+    /// # kernel("example", [64, 1, 1], |k| {
+    /// let x = k.pointer::<f32>("x");
+    /// let [a, b, c, d] = k.load_vector(x);
+    /// # })?;
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
+    ///
+    /// Vectors of more than 16 bytes do not compile:
+    ///
+    /// ```compile_fail
+    /// hecate_ptx::kernel("wrong", [32, 1, 1], |k| {
+    ///     let x = k.pointer::<f64>("x");
+    ///     k.load_vector::<4, _, _>(x);
+    /// });
+    /// ```
     pub fn load_vector<const N: usize, E: Element, S: Space>(&mut self, from: Pointer<E, S>) -> [Reg<E::Loaded>; N] {
         const { assert!((N == 2 || N == 4) && N as u32 * E::BYTES <= 16, "vectors have 2 or 4 elements, and 16 bytes") };
         let d = std::array::from_fn(|_| self.writer.register::<E::Loaded>());
@@ -197,6 +228,21 @@ impl<F> Scope<'_, F> {
 
     /// Starts to copy 16 bytes from global to shared memory: the first `bytes` of them, and zeros for the rest. Both addresses
     /// are multiples of 16. The copy ends with [`Scope::wait_copies`].
+    ///
+    /// ```
+    /// # use hecate_ptx::{Axis, kernel};
+    /// # kernel("example", [64, 1, 1], |k| {
+    /// let (x, tile) = (k.pointer::<f32>("x"), k.shared::<f32>("tile", 256, 16));
+    /// let thread = k.thread_index(Axis::X);
+    /// let element = k.mul(thread, 4u32);
+    /// let (from, to) = (k.at(x, element), k.at_shared(tile, element));
+    /// k.copy_async(to, from, 16u32);
+    /// k.commit_copies();
+    /// k.wait_copies(0); // for this thread's copies; the barrier is for those of the others
+    /// k.barrier();
+    /// # })?;
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn copy_async<E: Element>(
         &mut self,
         to: Pointer<E, Shared>,
@@ -222,6 +268,17 @@ impl<F> Scope<'_, F> {
 
 impl<F: Flow> Scope<'_, F> {
     /// The element at an address where the predicate holds; elsewhere nothing is read, and the result is `otherwise`.
+    ///
+    /// ```
+    /// # use hecate_ptx::{Axis, kernel};
+    /// # kernel("example", [64, 1, 1], |k| {
+    /// let (x, n) = (k.pointer::<f32>("x"), k.parameter::<u32>("n"));
+    /// let thread = k.thread_index(Axis::X);
+    /// let (inside, from) = (k.lt(thread, n), k.at(x, thread));
+    /// let element = k.load_or(inside, from, 0f32); // 0 after the last element
+    /// # })?;
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn load_or<E: Element, S: Space>(
         &mut self,
         p: Pred,

@@ -37,6 +37,15 @@ impl Target {
     pub const LEAST: Self = Self { isa: (7, 0), capability: 70 };
 
     /// Whether what needs `self` runs where `has` is.
+    ///
+    /// ```
+    /// use hecate_ptx::Target;
+    ///
+    /// let a100 = Target { isa: (8, 0), capability: 80 };
+    /// assert!(Target::LEAST.runs_on(a100));
+    /// assert!(!Target { isa: (8, 0), capability: 90 }.runs_on(a100)); // an older GPU
+    /// assert!(!Target { isa: (8, 3), capability: 80 }.runs_on(a100)); // an older driver
+    /// ```
     #[must_use]
     pub fn runs_on(self, has: Self) -> bool {
         self.isa <= has.isa && self.capability <= has.capability
@@ -83,6 +92,16 @@ impl Module {
     }
 
     /// Parameters, in the order in which a launch passes them.
+    ///
+    /// ```
+    /// use hecate_ptx::{Softmax, Specification};
+    ///
+    /// let module = Specification::from(Softmax::new(8, 100)?).write()?;
+    /// let names: Vec<&str> = module.parameters().iter().map(|parameter| parameter.name.as_str()).collect();
+    /// assert_eq!(names, ["input", "output", "rows", "length"]);
+    /// assert_eq!(module.parameters()[2].suffix, "u32");
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     #[must_use]
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
@@ -333,6 +352,15 @@ impl Axis {
 
 impl<F> Scope<'_, F> {
     /// A line of explanation in the text. Line breaks become spaces.
+    ///
+    /// ```
+    /// # use hecate_ptx::{kernel};
+    /// # kernel("example", [64, 1, 1], |k| {
+    /// k.comment("a barrier, for the sake of it");
+    /// k.barrier();
+    /// # })?;
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn comment(&mut self, text: &str) {
         self.writer.indent(1);
         let _ = writeln!(self.writer.body, "// {}", text.replace(['\n', '\r'], " "));

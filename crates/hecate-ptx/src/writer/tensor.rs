@@ -30,6 +30,30 @@ impl Scope<'_, Converged> {
 
     /// `sums += a · b` with `a` 16×16, its four 8×8 matrices in the order upper left, lower left, upper right, lower right, and
     /// `b` 16×8, its upper and its lower matrix, each transposed.
+    ///
+    /// ```
+    /// # use hecate_ptx::{F16, kernel};
+    /// # kernel("example", [32, 1, 1], |k| {
+    /// // 16×16 times 16×8 from shared memory, by one warp.
+    /// let (a, b) = (k.shared::<F16>("a", 16 * 16, 16), k.shared::<F16>("b", 16 * 16, 16));
+    /// # let lane = k.lane();
+    /// # let (zero, first) = (k.narrow::<F16>(0f32), k.mul(lane, 8u32));
+    /// # for tile in [a, b] {
+    /// #     let to = k.at_shared(tile, first);
+    /// #     (0..8).for_each(|i| k.store(to.plus(i), zero));
+    /// # }
+    /// # k.barrier();
+    /// // Lane l gives row l % 16, and of it the half l / 16.
+    /// let (row, half) = (k.and(lane, 15u32), k.shr(lane, 4u32));
+    /// let (row, half) = (k.mul(row, 16u32), k.mul(half, 8u32));
+    /// let element = k.add(row, half);
+    /// let (a, b) = (k.at_shared(a, element), k.at_shared(b, element));
+    /// let (a, b) = (k.load_matrices(a), k.load_transposed(b));
+    /// let sums = [0f32; 4].map(|zero| k.variable(zero));
+    /// k.multiply(sums, a, [b[0], b[1]]);
+    /// # })?;
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn multiply<H: Half>(&mut self, sums: Accumulator, a: Matrices<H, 4>, b: Matrices<H, 2>) {
         self.writer.whole_warps();
         self.writer.needs((7, 0), 80);

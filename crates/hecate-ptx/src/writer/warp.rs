@@ -27,11 +27,45 @@ impl<F> Scope<'_, F> {
 
 impl Scope<'_, Converged> {
     /// The value of the lane whose number differs by the bits of `mask`.
+    ///
+    /// Five steps give every lane the sum over the warp:
+    ///
+    /// ```
+    /// # use hecate_ptx::{kernel};
+    /// # kernel("example", [64, 1, 1], |k| {
+    /// let lane = k.lane();
+    /// let sum = k.to_f32(lane);
+    /// for mask in [16, 8, 4, 2, 1] {
+    ///     let other = k.shuffle_xor(sum, mask);
+    ///     k.add_to(sum, other);
+    /// }
+    /// # })?;
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
+    ///
+    /// Lanes that other lanes do not come with have nobody to ask:
+    ///
+    /// ```compile_fail,E0599
+    /// hecate_ptx::kernel("wrong", [64, 1, 1], |k| {
+    ///     let lane = k.lane();
+    ///     let is_low = k.lt(lane, 16u32);
+    ///     k.if_(is_low, |k| drop(k.shuffle_xor(lane, 1)));
+    /// });
+    /// ```
     pub fn shuffle_xor<A: Value>(&mut self, a: A, mask: u32) -> Reg<A::Type> {
         self.shuffle("bfly", a, mask)
     }
 
     /// The value of lane `lane`.
+    ///
+    /// ```
+    /// # use hecate_ptx::{kernel};
+    /// # kernel("example", [64, 1, 1], |k| {
+    /// let lane = k.lane();
+    /// let first = k.shuffle_from(lane, 0u32); // 0 in every lane
+    /// # })?;
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn shuffle_from<A: Value>(&mut self, a: A, lane: impl Value<Type = u32>) -> Reg<A::Type> {
         self.shuffle("idx", a, lane)
     }

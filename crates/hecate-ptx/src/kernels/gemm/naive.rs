@@ -25,6 +25,14 @@ impl GemmNaive {
     ///
     /// # Errors
     /// If a size is 0 or larger than a grid: `m` up to 1,048,560, the others up to 2³¹ − 1.
+    ///
+    /// ```
+    /// use hecate_ptx::{GemmNaive, Specification};
+    ///
+    /// let product = Specification::from(GemmNaive::new(100, 200, 300)?);
+    /// assert_eq!(product.launch().grid, [13, 7, 1]); // blocks of 16×16 elements, columns first
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn new(m: u32, n: u32, k: u32) -> Result<Self, Error> {
         check([m, n, k], SIDE, "GemmNaive")?;
         Ok(Self { m, n, k })

@@ -43,6 +43,15 @@ impl QuantizedGemm {
     ///
     /// # Errors
     /// If a size is 0 or larger than a grid: `m` up to 65535, the others up to 2³¹ − 1.
+    ///
+    /// ```
+    /// use hecate_ptx::{QuantizedGemm, Specification};
+    ///
+    /// // One row of A: each warp reads the weights of one element of C.
+    /// let product = Specification::from(QuantizedGemm::new(1, 4096, 4096)?);
+    /// assert_eq!(product.launch().grid, [1024, 1, 1]);
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn new(m: u32, n: u32, k: u32) -> Result<Self, Error> {
         check([m, n, k], 1, "QuantizedGemm")?;
         Ok(Self { m, n, k })

@@ -50,6 +50,14 @@ impl GemmTensorCore {
     ///
     /// # Errors
     /// If a size is 0 or larger than a grid: `m` up to 8,388,480, the others up to 2³¹ − 1.
+    ///
+    /// ```
+    /// use hecate_ptx::{GemmTensorCore, HalfType, Specification};
+    ///
+    /// let product = Specification::from(GemmTensorCore::new(HalfType::Bf16, 4096, 4096, 4096)?);
+    /// assert!(product.write()?.text().contains("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"));
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn new(half: HalfType, m: u32, n: u32, k: u32) -> Result<Self, Error> {
         check([m, n, k], SIDE, "GemmTensorCore")?;
         Ok(Self { half, m, n, k })

@@ -31,6 +31,15 @@ impl GemmTiled {
     ///
     /// # Errors
     /// If `tile` is not 32, 64 or 128, or if a size is 0 or larger than a grid: `m` up to 65535 tiles, the others up to 2³¹ − 1.
+    ///
+    /// ```
+    /// use hecate_ptx::{GemmTiled, Specification};
+    ///
+    /// let product = Specification::from(GemmTiled::new(1000, 2000, 300, 128)?);
+    /// assert_eq!(product.launch().grid, [16, 8, 1]);
+    /// assert!(GemmTiled::new(1000, 2000, 300, 48).unwrap_err().to_string().ends_with("give it 32, 64 or 128"));
+    /// # Ok::<(), hecate_ptx::Error>(())
+    /// ```
     pub fn new(m: u32, n: u32, k: u32, tile: u32) -> Result<Self, Error> {
         if ![32, 64, 128].contains(&tile) {
             let (found, expected) = (tile.to_string(), "32, 64 or 128".to_owned());
