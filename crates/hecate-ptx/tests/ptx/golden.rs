@@ -28,8 +28,16 @@ pub(crate) fn named() -> Vec<(&'static str, Specification)> {
     all
 }
 
+/// Those that have a file, and what is left of tiles, types and widths of heads.
 pub(crate) fn specifications() -> Vec<Specification> {
-    named().into_iter().map(|(_, specification)| specification).collect()
+    let named = named().into_iter().map(|(_, specification)| specification);
+    let tensor_cores = [(HalfType::F16, 64), (HalfType::Bf16, 63)]
+        .map(|(half, size)| GemmTensorCore::new(half, size, size, size).expect("sizes").into());
+    let heads =
+        [1, 70, 128, 256].map(|columns| Attention::new(9, [2, 2], columns, columns < 100).expect("sizes").into());
+    let quantized = [2, 3, 4].map(|rows| QuantizedGemm::new(rows, 8, 512).expect("sizes").into());
+    let tiled = GemmTiled::new(9, 9, 9, 64).expect("sizes").into();
+    named.chain(tensor_cores).chain(heads).chain(quantized).chain([tiled]).collect()
 }
 
 fn compare(file: &str, module: &Module) {

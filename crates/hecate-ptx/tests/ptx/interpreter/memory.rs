@@ -3,6 +3,9 @@
 /// A reason why a kernel is wrong.
 pub(crate) type Fault = String;
 
+/// What one access reads: at most 16 bytes, of which the first are meant.
+pub(crate) type Bytes = [u8; 16];
+
 /// Global memory: the upper half of an address is the number of an array, so an index past its end is always seen.
 #[derive(Debug, Default)]
 pub(crate) struct Global {
@@ -42,12 +45,14 @@ impl Global {
         Ok((array, at))
     }
 
-    pub(crate) fn load(&mut self, address: u64, length: usize) -> Result<Vec<u8>, Fault> {
+    pub(crate) fn load(&mut self, address: u64, length: usize) -> Result<Bytes, Fault> {
         let (array, at) = self.place(address, length)?;
         if array.free.is_some() {
             return Err("an output is read".to_owned());
         }
-        Ok(array.bytes[at..at + length].to_vec())
+        let mut bytes = Bytes::default();
+        bytes[..length].copy_from_slice(&array.bytes[at..at + length]);
+        Ok(bytes)
     }
 
     pub(crate) fn store(&mut self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
@@ -116,17 +121,18 @@ impl Shared {
         self.bytes.get_mut(at..at + length).ok_or_else(|| format!("byte {at} of {all} in shared memory"))
     }
 
-    pub(crate) fn load(&mut self, thread: usize, address: u64, length: usize) -> Result<Vec<u8>, Fault> {
-        let read = self.place(address, length)?.iter_mut().map(|byte| {
+    pub(crate) fn load(&mut self, thread: usize, address: u64, length: usize) -> Result<Bytes, Fault> {
+        let mut bytes = Bytes::default();
+        for (to, byte) in bytes.iter_mut().zip(self.place(address, length)?) {
             if byte.written.by_others(thread) {
                 return Err(format!(
                     "byte {address} of shared memory is read, with no barrier since another thread wrote it"
                 ));
             }
             byte.read = byte.read.and(thread);
-            byte.value.ok_or_else(|| format!("byte {address} of shared memory is read before it is written"))
-        });
-        read.collect()
+            *to = byte.value.ok_or_else(|| format!("byte {address} of shared memory is read before it is written"))?;
+        }
+        Ok(bytes)
     }
 
     /// Writes bytes; nothing where they are still on their way.

@@ -9,8 +9,8 @@ pub(crate) mod scalar;
 mod warp;
 
 use hecate_ptx::Module;
-use memory::{Fault, Global, Shared};
-use parse::{Instruction, Operand, Program};
+use memory::{Bytes, Fault, Global, Shared};
+use parse::{Action, Instruction, Operand, Program};
 use std::collections::VecDeque;
 
 /// Most instructions of a thread: more is a loop without end.
@@ -83,7 +83,7 @@ enum State {
 }
 
 /// A copy to shared memory that may not have ended: where to, and what.
-type Copy = (u64, Vec<u8>);
+type Copy = (u64, Bytes);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Thread {
@@ -231,36 +231,40 @@ impl<'a> Block<'a> {
             self.threads[thread].at += 1;
             return Ok(());
         }
-        if warp::is_collective(instruction) || instruction.name[0] == "bar" {
+        if warp::is_collective(instruction) || matches!(instruction.action, Action::Barrier) {
             self.threads[thread].state = State::Waiting;
             return Ok(());
         }
         self.threads[thread].at += 1;
-        match (instruction.name[0].as_str(), instruction.operands.as_slice()) {
-            ("ret", _) => self.threads[thread].state = State::Ended,
-            ("bra", [Operand::Label(at)]) => self.threads[thread].at = *at,
-            ("ld", [d, from]) => self.load(thread, &instruction.name, d, from)?,
-            ("st", [to, value]) => self.store(thread, &instruction.name, to, value)?,
-            ("cp", operands) => self.copy(thread, &instruction.name, operands)?,
-            ("mov", [d, Operand::Vector(halves)]) => {
+        match (instruction.action, instruction.operands.as_slice()) {
+            (Action::End, []) => self.threads[thread].state = State::Ended,
+            (Action::Branch, [Operand::Label(at)]) => self.threads[thread].at = *at,
+            (Action::Load(is_shared, width), [d, from]) => self.load(thread, (is_shared, width), d, from)?,
+            (Action::Store(is_shared, width), [to, value]) => self.store(thread, (is_shared, width), to, value)?,
+            (Action::Copy | Action::Commit | Action::Wait, operands) => self.copy(thread, operands)?,
+            (Action::Pack, [d, Operand::Vector(halves)]) => {
                 let value = self.register(thread, halves[0])? | self.register(thread, halves[1])? << 16;
                 self.set(thread, d, value)?;
             }
-            ("cvt", [d, high, low]) => {
-                let value =
-                    scalar::convert_pair(&instruction.name[2], self.value(thread, high)?, self.value(thread, low)?);
-                self.set(thread, d, value)?;
+            (Action::Compute(compute), [d, operands @ ..]) => {
+                let mut values = [0; 4];
+                for (value, operand) in values.iter_mut().zip(operands) {
+                    *value = self.value(thread, operand)?;
+                }
+                self.set(thread, d, compute(&values[..operands.len()]))?;
             }
-            (_, [d, operands @ ..]) => {
-                let values: Vec<u64> = operands.iter().map(|o| self.value(thread, o)).collect::<Result<_, _>>()?;
-                self.set(thread, d, scalar::compute(&instruction.name, &values)?)?;
-            }
-            _ => return Err("what is this?".into()),
+            _ => return Err("operands of another instruction".into()),
         }
         Ok(())
     }
 
-    fn load(&mut self, thread: usize, name: &[String], d: &Operand, from: &Operand) -> Result<(), Fault> {
+    fn load(
+        &mut self,
+        thread: usize,
+        (is_shared, width): (bool, usize),
+        d: &Operand,
+        from: &Operand,
+    ) -> Result<(), Fault> {
         if let Operand::Parameter(at) = from {
             let value = match self.arguments[*at] {
                 Argument::Address(value) | Argument::U64(value) => value,
@@ -269,51 +273,55 @@ impl<'a> Block<'a> {
             return self.set(thread, d, value);
         }
         let registers = registers(d);
-        let (address, width) = (self.address(thread, from)?, width(name));
-        let length = width * registers.len();
-        let bytes = match name[1].as_str() {
-            "shared" => self.shared.load(thread, address, length)?,
-            _ => self.memory.load(address, length)?,
-        };
-        for (register, bytes) in registers.into_iter().zip(bytes.chunks(width)) {
+        let (address, length) = (self.address(thread, from)?, width * registers.len());
+        let bytes =
+            if is_shared { self.shared.load(thread, address, length)? } else { self.memory.load(address, length)? };
+        for (register, bytes) in registers.iter().zip(bytes.chunks(width)) {
             let value = bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
-            self.threads[thread].registers[register] = Some(value);
+            self.threads[thread].registers[*register] = Some(value);
         }
         Ok(())
     }
 
-    fn store(&mut self, thread: usize, name: &[String], to: &Operand, value: &Operand) -> Result<(), Fault> {
-        let (address, width) = (self.address(thread, to)?, width(name));
+    fn store(
+        &mut self,
+        thread: usize,
+        (is_shared, width): (bool, usize),
+        to: &Operand,
+        value: &Operand,
+    ) -> Result<(), Fault> {
+        let address = self.address(thread, to)?;
         let values = match value {
             Operand::Vector(list) => list.iter().map(|r| self.register(thread, *r)).collect::<Result<Vec<_>, _>>()?,
             value => vec![self.value(thread, value)?],
         };
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()[..width].to_vec()).collect();
-        match name[1].as_str() {
-            "shared" => self.shared.store(thread, address, bytes.len(), Some(&bytes)),
-            _ => self.memory.store(address, &bytes),
+        let mut bytes = Bytes::default();
+        for (bytes, value) in bytes.chunks_mut(width).zip(&values) {
+            bytes.copy_from_slice(&value.to_le_bytes()[..width]);
+        }
+        let length = width * values.len();
+        if is_shared {
+            self.shared.store(thread, address, length, Some(&bytes[..length]))
+        } else {
+            self.memory.store(address, &bytes[..length])
         }
     }
 
-    /// Copies of 16 bytes are there when a thread has waited for them, and not before.
-    fn copy(&mut self, thread: usize, name: &[String], operands: &[Operand]) -> Result<(), Fault> {
-        match (name[2].as_str(), operands) {
-            ("cg", [to, from, _, bytes]) => {
+    /// Copies of 16 bytes are there when a thread has waited for them, and not before. An operand list of four starts one,
+    /// of none makes a group, of one waits.
+    fn copy(&mut self, thread: usize, operands: &[Operand]) -> Result<(), Fault> {
+        match operands {
+            [to, from, _, bytes] => {
                 let (to, from) = (self.address(thread, to)?, self.address(thread, from)?);
-                let mut copied = vec![0; 16];
-                match self.value(thread, bytes)? {
-                    0 => {}
-                    16 => copied = self.memory.load(from, 16)?,
+                let copied = match self.value(thread, bytes)? {
+                    0 => Bytes::default(),
+                    16 => self.memory.load(from, 16)?,
                     other => return Err(format!("{other} bytes of 16")),
-                }
+                };
                 self.shared.store(thread, to, 16, None)?;
                 self.threads[thread].copies.push((to, copied));
             }
-            ("commit_group", _) => {
-                let thread = &mut self.threads[thread];
-                thread.groups.push_back(std::mem::take(&mut thread.copies));
-            }
-            ("wait_group", [pending]) => {
+            [pending] => {
                 let pending = self.value(thread, pending)? as usize;
                 while self.threads[thread].groups.len() > pending {
                     for (to, bytes) in self.threads[thread].groups.pop_front().unwrap_or_default() {
@@ -321,21 +329,19 @@ impl<'a> Block<'a> {
                     }
                 }
             }
-            _ => return Err("what copy is this?".into()),
+            _ => {
+                let thread = &mut self.threads[thread];
+                thread.groups.push_back(std::mem::take(&mut thread.copies));
+            }
         }
         Ok(())
     }
 }
 
-fn registers(operand: &Operand) -> Vec<usize> {
+fn registers(operand: &Operand) -> &[usize] {
     match operand {
-        Operand::Register(register) => vec![*register],
-        Operand::Vector(registers) => registers.clone(),
-        _ => Vec::new(),
+        Operand::Register(register) => std::slice::from_ref(register),
+        Operand::Vector(registers) => registers,
+        _ => &[],
     }
-}
-
-/// Bytes of an element, from the type at the end of the name.
-fn width(name: &[String]) -> usize {
-    name.last().and_then(|ty| ty[1..].parse::<usize>().ok()).map_or(0, |bits| bits / 8)
 }

@@ -1,5 +1,6 @@
 //! From text to instructions. What the writer never writes is an error here.
 
+use super::scalar::{self, Compute};
 use std::collections::HashMap;
 
 /// An operand of an instruction.
@@ -21,6 +22,29 @@ pub(crate) enum Operand {
     Label(usize),
 }
 
+/// What an instruction does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Action {
+    End,
+    Branch,
+    /// Waits for all threads of the block.
+    Barrier,
+    /// Is done by a whole warp.
+    Shuffle,
+    LoadMatrices,
+    Multiply,
+    /// Moves elements of so many bytes, in shared memory or not.
+    Load(bool, usize),
+    Store(bool, usize),
+    /// Starts, groups, or waits for copies.
+    Copy,
+    Commit,
+    Wait,
+    /// Makes one register of two.
+    Pack,
+    Compute(Compute),
+}
+
 /// An instruction, such as `@!%p1 add.rn.f32 %f3, %f1, %f2`.
 #[derive(Clone, Debug)]
 pub(crate) struct Instruction {
@@ -29,6 +53,7 @@ pub(crate) struct Instruction {
     /// Words of the name between dots.
     pub(crate) name: Vec<String>,
     pub(crate) operands: Vec<Operand>,
+    pub(crate) action: Action,
     /// As it is in the text, for messages.
     pub(crate) line: String,
 }
@@ -104,8 +129,11 @@ impl Program {
             }
         };
         let (name, operands) = body.split_once(' ').unwrap_or((body, ""));
-        let operands = split(operands).into_iter().map(|operand| self.operand(operand)).collect();
-        Instruction { guard, name: name.split('.').map(str::to_owned).collect(), operands, line: line.to_owned() }
+        let operands: Vec<_> = split(operands).into_iter().map(|operand| self.operand(operand)).collect();
+        let name: Vec<String> = name.split('.').map(str::to_owned).collect();
+        let words: Vec<&str> = name.iter().map(String::as_str).collect();
+        let action = action(&words, &operands).unwrap_or_else(|| panic!("what is `{line}`?"));
+        Instruction { guard, name, operands, action, line: line.to_owned() }
     }
 
     fn register(&self, name: &str) -> Option<usize> {
@@ -143,6 +171,26 @@ impl Program {
         let array = self.arrays.get(text).map(|&at| at as u64);
         Operand::Bits(bits.or(array).unwrap_or_else(|| panic!("what is `{text}`?")))
     }
+}
+
+fn action(name: &[&str], operands: &[Operand]) -> Option<Action> {
+    // Bytes of an element, from the type at the end.
+    let width = || name.last().and_then(|ty| ty.get(1..)?.parse::<usize>().ok()).map(|bits| bits / 8);
+    Some(match name {
+        ["ret"] => Action::End,
+        ["bra"] => Action::Branch,
+        ["bar", "sync"] => Action::Barrier,
+        ["shfl", "sync", "bfly" | "idx", "b32"] => Action::Shuffle,
+        ["ldmatrix", ..] => Action::LoadMatrices,
+        ["mma", ..] => Action::Multiply,
+        ["ld", space, ..] => Action::Load(*space == "shared", width()?),
+        ["st", space, ..] => Action::Store(*space == "shared", width()?),
+        ["cp", "async", "cg", "shared", "global"] => Action::Copy,
+        ["cp", "async", "commit_group"] => Action::Commit,
+        ["cp", "async", "wait_group"] => Action::Wait,
+        ["mov", "b32"] if matches!(operands, [_, Operand::Vector(_)]) => Action::Pack,
+        _ => Action::Compute(scalar::decode(name)?),
+    })
 }
 
 /// Operands between commas; those of a vector stay together.

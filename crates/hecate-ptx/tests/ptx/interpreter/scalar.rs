@@ -1,80 +1,82 @@
 //! Instructions that compute a register of a thread from its other registers.
 
-use super::memory::Fault;
-
 /// Relative error of approximations: what PTX's documentation allows them, so that a tolerance is met by any GPU.
 const APPROXIMATION: f64 = 1.0 / (1 << 22) as f64;
 
-/// Result of an instruction whose operands have these bits.
-pub(crate) fn compute(name: &[String], a: &[u64]) -> Result<u64, Fault> {
-    let words: Vec<&str> = name.iter().map(String::as_str).collect();
-    let result = match words.as_slice() {
-        ["mov" | "cvta", ..] => Some(a[0]),
-        ["selp", _] => Some(if a[2] != 0 { a[0] } else { a[1] }),
-        ["setp", how, ty] => compare(how, ty, a),
-        ["and" | "or" | "xor" | "not", ..] => bits(words[0], a),
-        ["shl", ty] => Some(cut(ty, a[0].checked_shl(a[1] as u32).unwrap_or(0))),
-        ["shr", _] => Some(a[0].checked_shr(a[1] as u32).unwrap_or(0)),
-        ["mul", "wide", "u32"] => Some(a[0] * a[1]),
-        ["mad", "wide", "u32"] => Some((a[0] * a[1]).wrapping_add(a[2])),
-        ["mad", "lo", ty] => Some(cut(ty, a[0].wrapping_mul(a[1]).wrapping_add(a[2]))),
-        ["cvt", rest @ ..] => convert(rest, a[0]),
-        ["ex2", "approx", "f32"] => {
-            let exact = f64::from(f32::from_bits(a[0] as u32)).exp2();
-            Some(u64::from(((exact * (1.0 + APPROXIMATION)) as f32).to_bits()))
-        }
-        [operation, .., "f32"] => single(operation, &words, a).map(|value| value.to_bits().into()),
-        [operation, .., "f64"] => double(operation, &words, a).map(f64::to_bits),
-        [operation, .., ty @ ("u32" | "u64")] => integer(operation, a).map(|value| cut(ty, value)),
-        _ => None,
-    };
-    result.ok_or_else(|| format!("`{}` of {a:x?} is not defined", name.join(".")))
-}
+/// What an instruction computes from the bits of its operands.
+pub(crate) type Compute = fn(&[u64]) -> u64;
 
-/// The bits that a type has.
-fn cut(ty: &str, value: u64) -> u64 {
-    if ty.ends_with("32") { value & 0xffff_ffff } else { value }
-}
-
-fn bits(name: &str, a: &[u64]) -> Option<u64> {
+/// The instruction of this name, if it computes a register from registers.
+pub(crate) fn decode(name: &[&str]) -> Option<Compute> {
     Some(match name {
-        "and" => a[0] & a[1],
-        "or" => a[0] | a[1],
-        "xor" => a[0] ^ a[1],
-        _ => u64::from(a[0] == 0),
+        ["mov" | "cvta", ..] => |a| a[0],
+        ["selp", _] => |a| if a[2] != 0 { a[0] } else { a[1] },
+        ["setp", how, ty] => return compare(how, ty),
+        ["and", ..] => |a| a[0] & a[1],
+        ["or", ..] => |a| a[0] | a[1],
+        ["xor", ..] => |a| a[0] ^ a[1],
+        ["not", "pred"] => |a| u64::from(a[0] == 0),
+        // All bits are moved out by 32 and 64 places and more.
+        ["shl", "b32"] => |a| low(a[0].checked_shl(a[1] as u32).unwrap_or(0)),
+        ["shl", "b64"] => |a| a[0].checked_shl(a[1] as u32).unwrap_or(0),
+        ["shr", "u32" | "u64"] => |a| a[0].checked_shr(a[1] as u32).unwrap_or(0),
+        ["mul", "wide", "u32"] => |a| a[0] * a[1],
+        ["mad", "wide", "u32"] => |a| (a[0] * a[1]).wrapping_add(a[2]),
+        ["mul", "lo", "u32"] => |a| low(a[0].wrapping_mul(a[1])),
+        ["mul", "lo", "u64"] => |a| a[0].wrapping_mul(a[1]),
+        ["mad", "lo", "u32"] => |a| low(a[0].wrapping_mul(a[1]).wrapping_add(a[2])),
+        ["mad", "lo", "u64"] => |a| a[0].wrapping_mul(a[1]).wrapping_add(a[2]),
+        ["cvt", rest @ ..] => return convert(rest),
+        ["ex2", "approx", "f32"] => |a| {
+            let exact = f64::from(f32::from_bits(a[0] as u32)).exp2();
+            u64::from(((exact * (1.0 + APPROXIMATION)) as f32).to_bits())
+        },
+        [operation, rounding @ .., "f32"] => return single(operation, rounding),
+        [operation, rounding @ .., "f64"] => return double(operation, rounding),
+        [operation, "u32"] => return integer(operation, true),
+        [operation, "u64"] => return integer(operation, false),
+        _ => return None,
     })
 }
 
-fn integer(name: &str, a: &[u64]) -> Option<u64> {
-    Some(match name {
-        "add" => a[0].wrapping_add(a[1]),
-        "sub" => a[0].wrapping_sub(a[1]),
-        "mul" => a[0].wrapping_mul(a[1]),
-        "div" => a[0].checked_div(a[1])?,
-        "rem" => a[0].checked_rem(a[1])?,
-        "min" => a[0].min(a[1]),
-        "max" => a[0].max(a[1]),
+/// The lower half of a word.
+fn low(value: u64) -> u64 {
+    value & 0xffff_ffff
+}
+
+fn integer(name: &str, is_short: bool) -> Option<Compute> {
+    Some(match (name, is_short) {
+        ("add", true) => |a| low(a[0].wrapping_add(a[1])),
+        ("add", false) => |a| a[0].wrapping_add(a[1]),
+        ("sub", true) => |a| low(a[0].wrapping_sub(a[1])),
+        ("sub", false) => |a| a[0].wrapping_sub(a[1]),
+        ("div", _) => |a| a[0] / a[1],
+        ("rem", _) => |a| a[0] % a[1],
+        ("min", _) => |a| a[0].min(a[1]),
+        ("max", _) => |a| a[0].max(a[1]),
         _ => return None,
     })
 }
 
 /// Arithmetic of one type of floats; a sum or a product must say how it is rounded.
 macro_rules! floats {
-    ($name:ident, $float:ty, $bits:ty) => {
-        fn $name(name: &str, words: &[&str], a: &[u64]) -> Option<$float> {
-            let value = |i: usize| <$float>::from_bits(a[i] as $bits);
-            Some(match (name, words.len() == 3 && words[1] == "rn") {
-                ("add", true) => value(0) + value(1),
-                ("sub", true) => value(0) - value(1),
-                ("mul", true) => value(0) * value(1),
-                ("div", true) => value(0) / value(1),
-                ("fma", true) => value(0).mul_add(value(1), value(2)),
-                ("sqrt", true) => value(0).sqrt(),
-                ("rcp", true) => 1.0 / value(0),
-                ("neg", false) => -value(0),
-                ("abs", false) => value(0).abs(),
-                ("min", false) => value(0).min(value(1)),
-                ("max", false) => value(0).max(value(1)),
+    ($name:ident, $float:ident, $bits:ty) => {
+        fn $name(name: &str, rounding: &[&str]) -> Option<Compute> {
+            fn value(bits: u64) -> $float {
+                $float::from_bits(bits as $bits)
+            }
+            Some(match (name, rounding) {
+                ("add", ["rn"]) => |a| (value(a[0]) + value(a[1])).to_bits().into(),
+                ("sub", ["rn"]) => |a| (value(a[0]) - value(a[1])).to_bits().into(),
+                ("mul", ["rn"]) => |a| (value(a[0]) * value(a[1])).to_bits().into(),
+                ("div", ["rn"]) => |a| (value(a[0]) / value(a[1])).to_bits().into(),
+                ("fma", ["rn"]) => |a| value(a[0]).mul_add(value(a[1]), value(a[2])).to_bits().into(),
+                ("sqrt", ["rn"]) => |a| value(a[0]).sqrt().to_bits().into(),
+                ("rcp", ["rn"]) => |a| (1.0 / value(a[0])).to_bits().into(),
+                ("neg", []) => |a| (-value(a[0])).to_bits().into(),
+                ("abs", []) => |a| value(a[0]).abs().to_bits().into(),
+                ("min", []) => |a| value(a[0]).min(value(a[1])).to_bits().into(),
+                ("max", []) => |a| value(a[0]).max(value(a[1])).to_bits().into(),
                 _ => return None,
             })
         }
@@ -83,52 +85,52 @@ macro_rules! floats {
 floats!(single, f32, u32);
 floats!(double, f64, u64);
 
-fn compare(how: &str, ty: &str, a: &[u64]) -> Option<u64> {
-    use std::cmp::Ordering::{Equal, Greater, Less};
-    let order = match ty {
-        "f32" => f32::from_bits(a[0] as u32).partial_cmp(&f32::from_bits(a[1] as u32)),
-        "f64" => f64::from_bits(a[0]).partial_cmp(&f64::from_bits(a[1])),
-        "u32" | "u64" => Some(a[0].cmp(&a[1])),
-        _ => return None,
+/// Comparisons of one type. A comparison with NaN is false, but `nan`.
+macro_rules! comparisons {
+    ($how:ident, $value:expr) => {
+        match $how {
+            "lt" => |a| ($value(a[0]) < $value(a[1])).into(),
+            "le" => |a| ($value(a[0]) <= $value(a[1])).into(),
+            "gt" => |a| ($value(a[0]) > $value(a[1])).into(),
+            "ge" => |a| ($value(a[0]) >= $value(a[1])).into(),
+            "eq" => |a| ($value(a[0]) == $value(a[1])).into(),
+            "ne" => |a| ($value(a[0]) < $value(a[1]) || $value(a[0]) > $value(a[1])).into(),
+            "nan" => |a| $value(a[0]).partial_cmp(&$value(a[1])).is_none().into(),
+            _ => return None,
+        }
     };
-    let holds = match how {
-        "lt" => order == Some(Less),
-        "le" => matches!(order, Some(Less | Equal)),
-        "gt" => order == Some(Greater),
-        "ge" => matches!(order, Some(Greater | Equal)),
-        "eq" => order == Some(Equal),
-        "ne" => matches!(order, Some(Less | Greater)),
-        "nan" => order.is_none(),
-        _ => return None,
-    };
-    Some(holds.into())
 }
 
-fn convert(words: &[&str], a: u64) -> Option<u64> {
-    let single = |bits: u64| f32::from_bits(bits as u32);
-    Some(match words {
-        ["u64", "u32"] | ["u32", "u16"] => a,
-        ["rn", "f32", "u32"] => (a as f32).to_bits().into(),
-        ["f32", "f16"] => half_to_f32(a as u16).to_bits().into(),
-        ["rn", "f16", "f32"] => f32_to_half(single(a)).into(),
-        ["rn", "bf16", "f32"] => f32_to_bf16(single(a)).into(),
-        ["rni", "f32", "f32"] => single(a).round_ties_even().to_bits().into(),
-        ["rni", "f64", "f64"] => f64::from_bits(a).round_ties_even().to_bits(),
-        ["rmi", "f32", "f32"] => single(a).floor().to_bits().into(),
-        ["rmi", "f64", "f64"] => f64::from_bits(a).floor().to_bits(),
-        ["rzi", "u32", "f32"] => (single(a) as u32).into(),
-        ["rzi", "u64", "f64"] => f64::from_bits(a) as u64,
+fn compare(how: &str, ty: &str) -> Option<Compute> {
+    Some(match ty {
+        "f32" => comparisons!(how, |bits: u64| f32::from_bits(bits as u32)),
+        "f64" => comparisons!(how, f64::from_bits),
+        "u32" | "u64" => comparisons!(how, u64::from),
         _ => return None,
     })
 }
 
-/// Bits of two numbers, rounded to 16 bits each, the second in the lower half.
-pub(crate) fn convert_pair(ty: &str, high: u64, low: u64) -> u64 {
-    let round = |bits: u64| {
-        let value = f32::from_bits(bits as u32);
-        u64::from(if ty == "f16x2" { f32_to_half(value) } else { f32_to_bf16(value) })
-    };
-    round(high) << 16 | round(low)
+fn convert(words: &[&str]) -> Option<Compute> {
+    fn value(bits: u64) -> f32 {
+        f32::from_bits(bits as u32)
+    }
+    Some(match words {
+        ["u64", "u32"] | ["u32", "u16"] => |a| a[0],
+        ["rn", "f32", "u32"] => |a| (a[0] as f32).to_bits().into(),
+        ["f32", "f16"] => |a| half_to_f32(a[0] as u16).to_bits().into(),
+        ["rn", "f16", "f32"] => |a| f32_to_half(value(a[0])).into(),
+        ["rn", "bf16", "f32"] => |a| f32_to_bf16(value(a[0])).into(),
+        // Both halves in one register, the upper one first.
+        ["rn", "f16x2", "f32"] => |a| u64::from(f32_to_half(value(a[0]))) << 16 | u64::from(f32_to_half(value(a[1]))),
+        ["rn", "bf16x2", "f32"] => |a| u64::from(f32_to_bf16(value(a[0]))) << 16 | u64::from(f32_to_bf16(value(a[1]))),
+        ["rni", "f32", "f32"] => |a| value(a[0]).round_ties_even().to_bits().into(),
+        ["rni", "f64", "f64"] => |a| f64::from_bits(a[0]).round_ties_even().to_bits(),
+        ["rmi", "f32", "f32"] => |a| value(a[0]).floor().to_bits().into(),
+        ["rmi", "f64", "f64"] => |a| f64::from_bits(a[0]).floor().to_bits(),
+        ["rzi", "u32", "f32"] => |a| (value(a[0]) as u32).into(),
+        ["rzi", "u64", "f64"] => |a| f64::from_bits(a[0]) as u64,
+        _ => return None,
+    })
 }
 
 /// Value of a binary16.

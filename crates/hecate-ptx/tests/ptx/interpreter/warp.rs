@@ -3,21 +3,21 @@
 use super::{
     Block,
     memory::Fault,
-    parse::{Instruction, Operand},
+    parse::{Action, Instruction, Operand},
     scalar::half_to_f32,
 };
 
 /// Whether an instruction waits for the whole warp.
 pub(crate) fn is_collective(instruction: &Instruction) -> bool {
-    ["shfl", "ldmatrix", "mma"].contains(&instruction.name[0].as_str())
+    matches!(instruction.action, Action::Shuffle | Action::LoadMatrices | Action::Multiply)
 }
 
 impl Block<'_> {
     /// Does an instruction with the lanes of one warp, which begins with thread `first`.
     pub(crate) fn collective(&mut self, first: usize, instruction: &Instruction) -> Result<(), Fault> {
-        match instruction.name[0].as_str() {
-            "shfl" => self.shuffle(first, instruction),
-            "ldmatrix" => self.load_matrices(first, instruction),
+        match instruction.action {
+            Action::Shuffle => self.shuffle(first, instruction),
+            Action::LoadMatrices => self.load_matrices(first, instruction),
             _ => self.multiply(first, instruction),
         }
     }
