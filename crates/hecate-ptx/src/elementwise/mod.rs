@@ -10,8 +10,8 @@ mod exponential;
 use crate::{
     error::Error,
     kernels::Launch,
-    types::{Float, Reg},
-    writer::{Axis, Converged, Element, Flow, Global, Module, Pointer, Scope, kernel},
+    types::{Float, Reg, Uniform},
+    writer::{Axis, Converged, Diverged, Element, Flow, Global, Module, Pointer, Scope, kernel},
 };
 
 /// Threads of a block.
@@ -236,7 +236,7 @@ struct Arrays<T> {
     /// The second operand; `x` again where there is none.
     y: Pointer<T, Global>,
     out: Pointer<T, Global>,
-    n: crate::types::Uniform<u64>,
+    n: Uniform<u64>,
 }
 
 impl<T: Real> Arrays<T> {
@@ -247,7 +247,7 @@ impl<T: Real> Arrays<T> {
     }
 
     /// Does `element` with the index of each element.
-    fn map(self, k: &mut Scope<'_, Converged>, element: impl FnOnce(&mut Scope<'_, crate::Diverged>, Self, Reg<u64>)) {
+    fn map(self, k: &mut Scope<'_, Converged>, element: impl FnOnce(&mut Scope<'_, Diverged>, Self, Reg<u64>)) {
         let (block, blocks) = (k.block_index(Axis::X), k.grid_size(Axis::X));
         let thread = k.thread_index(Axis::X);
         let (before, within) = (k.mul_wide(block, THREADS), k.to_u64(thread));

@@ -13,6 +13,7 @@ pub use softmax::Softmax;
 
 use crate::{
     error::Error,
+    types::{Reg, Value},
     writer::{Element, Global, Module, Pointer, Scope},
 };
 use std::ops::RangeInclusive;
@@ -112,8 +113,8 @@ fn within(
 fn load_at<F, E: Element>(
     k: &mut Scope<'_, F>,
     array: Pointer<E, Global>,
-    index: impl crate::types::Value<Type = u32>,
-) -> crate::types::Reg<E::Loaded> {
+    index: impl Value<Type = u32>,
+) -> Reg<E::Loaded> {
     let address = k.at(array, index);
     k.load(address)
 }

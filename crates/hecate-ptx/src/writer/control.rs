@@ -4,7 +4,7 @@
 //! method where control flow is [`Converged`] alone. So are operations of whole warps.
 
 use super::{Scope, Writer};
-use crate::types::{Integer, Pred, Reg, Uniform, UniformPred, UniformValue, Value};
+use crate::types::{Class, Integer, Operand, Pred, Reg, Uniform, UniformPred, UniformValue, Value, sealed::Sealed};
 use std::marker::PhantomData;
 
 /// All threads of the block come here.
@@ -20,10 +20,10 @@ pub struct Diverged;
 pub struct Guarded;
 
 /// Scopes in which there may be branches: [`Converged`] and [`Diverged`].
-pub trait Flow: crate::types::sealed::Sealed {}
+pub trait Flow: Sealed {}
 
-impl crate::types::sealed::Sealed for Converged {}
-impl crate::types::sealed::Sealed for Diverged {}
+impl Sealed for Converged {}
+impl Sealed for Diverged {}
 impl Flow for Converged {}
 impl Flow for Diverged {}
 
@@ -52,16 +52,12 @@ impl<'w, F> Scope<'w, F> {
     }
 
     /// A loop over `from`, `from + step`, … below `to`.
-    fn count<T: Integer, G>(
-        &mut self,
-        [from, to, step]: [crate::types::Operand; 3],
-        body: impl FnOnce(&mut Scope<'_, G>, Reg<T>),
-    ) {
+    fn count<T: Integer, G>(&mut self, [from, to, step]: [Operand; 3], body: impl FnOnce(&mut Scope<'_, G>, Reg<T>)) {
         let number = self.writer.branch();
         let (i, ty) = (self.writer.register::<T>(), T::SUFFIX);
         self.writer.line(format_args!("mov.{ty} {i}, {from}"));
         self.writer.label(&format!("$loop_{number}"));
-        let past = Pred(self.writer.number(crate::types::Class::Pred));
+        let past = Pred(self.writer.number(Class::Pred));
         self.writer.line(format_args!("setp.ge.{ty} {past}, {i}, {to}"));
         self.writer.line(format_args!("@{past} bra $end_{number}"));
         self.within(|scope| {

@@ -137,6 +137,21 @@ fn branches_and_loops() {
     assert_eq!(device.read(y, u32::from_le_bytes), (0..100).map(truth).collect::<Vec<_>>());
 }
 
+/// A matrix may have more elements than 32 bits can number: the first row after 2³² elements is not the first of all.
+#[test]
+fn rows_are_found_in_64_bits() {
+    let module = kernel("row", [1, 1, 1], |k| {
+        let (y, length) = (k.pointer::<u32>("y"), k.parameter::<u32>("length"));
+        let row = k.row(y, length, length);
+        k.store(row, 1u32);
+    });
+    let (module, mut device) = (module.expect("a kernel"), Device::default());
+    let y = device.output(4);
+    device.launch(&module, [1, 1, 1], &[y, 0u32.into()]).expect("the first row");
+    let fault = device.launch(&module, [1, 1, 1], &[y, 65536u32.into()]).expect_err("a row far away");
+    assert!(fault.contains("is no address of an array"), "{fault}");
+}
+
 /// What the interpreter is there for: it sees that a barrier is missing, and an index past an end.
 #[test]
 fn faults_are_seen() {

@@ -5,7 +5,7 @@ use crate::{
     error::Error,
     kernels::Launch,
     types::{Bf16, F16, Half, Packed, Pred, Reg, Uniform},
-    writer::{Accumulator, Axis, Converged, Element, Global, Module, Pointer, Scope, Shared, kernel},
+    writer::{Accumulator, Axis, Converged, Element, Flow, Global, Module, Pointer, Scope, Shared, kernel},
 };
 use std::array::from_fn;
 
@@ -337,7 +337,7 @@ fn warp_place(k: &mut Scope<'_, Converged>) -> (Reg<u32>, Reg<u32>) {
 }
 
 /// Writes two neighbours of a row of C; where N is even, at once.
-fn write_pair<H: Half + Element<Loaded = H>, F: crate::writer::Flow>(
+fn write_pair<H: Half + Element<Loaded = H>, F: Flow>(
     k: &mut Scope<'_, F>,
     is_aligned: bool,
     row: Pointer<H, Global>,
