@@ -114,8 +114,8 @@ impl Block {
         let [q, keys, v, o] = ["Q", "K", "V", "O"].map(|name| k.pointer(name));
         let tokens = k.parameter("tokens");
         let columns = of.head_dim;
-        let queries = k.shared("smem_Q", (QUERIES * columns) as usize, 16);
-        let tile = k.shared("smem_K", (KEYS * (columns + 1)) as usize, 16);
+        let queries = k.shared("smem_Q", (QUERIES * columns) as usize);
+        let tile = k.shared("smem_K", (KEYS * (columns + 1)) as usize);
         let head = k.block_index(Axis::Y);
         let key_head = k.uniform_div(head, of.heads / of.key_heads);
         let mut of_head = |array, head| {

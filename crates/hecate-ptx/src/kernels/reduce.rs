@@ -36,7 +36,7 @@ pub(super) struct BlockSum {
 impl BlockSum {
     /// Takes shared memory for a kernel's sums.
     pub(super) fn new(k: &mut Scope<'_, Converged>) -> Self {
-        Self { parts: k.shared("smem_parts", WARPS as usize, 16), lane: k.lane(), warp: k.warp() }
+        Self { parts: k.shared("smem_parts", WARPS as usize), lane: k.lane(), warp: k.warp() }
     }
 
     /// Puts the sum over the block into `value` of every thread. All threads add the warps' sums in the same order.

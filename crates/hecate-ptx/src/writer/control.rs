@@ -223,7 +223,7 @@ impl Scope<'_, Converged> {
     /// # use hecate_ptx::{Axis, kernel};
     /// # kernel("example", [64, 1, 1], |k| {
     /// // Every thread reads what its neighbour wrote.
-    /// let tile = k.shared::<u32>("tile", 64, 4);
+    /// let tile = k.shared::<u32>("tile", 64);
     /// let thread = k.thread_index(Axis::X);
     /// let mine = k.at_shared(tile, thread);
     /// k.store(mine, thread);

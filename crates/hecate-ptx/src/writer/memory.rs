@@ -1,6 +1,6 @@
 //! Loads and stores. A pointer knows the type of its elements and the memory in which they are.
 
-use super::{Converged, Flow, Scope, SharedArray};
+use super::{Converged, Flow, SHARED_ALIGN, Scope, SharedArray};
 use crate::types::{Bf16, F16, Half, Packed, Pred, Reg, Type, Value, sealed::Sealed};
 use std::{fmt, marker::PhantomData};
 
@@ -67,7 +67,7 @@ impl<H: Half> Element for Packed<H> {
 /// The address of an element of type `E`: a register, and a number of bytes that is known when the text is written.
 pub struct Pointer<E, S: Space> {
     base: Reg<S::Address>,
-    offset: u32,
+    offset: u64,
     element: PhantomData<E>,
 }
 
@@ -101,7 +101,7 @@ impl<E: Element, S: Space> Pointer<E, S> {
     /// The address `elements` further. It takes no instruction.
     #[must_use]
     pub fn plus(self, elements: u32) -> Self {
-        Self { offset: self.offset + elements * E::BYTES, ..self }
+        Self { offset: self.offset + u64::from(elements) * u64::from(E::BYTES), ..self }
     }
 
     /// The same address, read as another type. The text's assembler does not check its alignment.
@@ -112,7 +112,7 @@ impl<E: Element, S: Space> Pointer<E, S> {
 }
 
 impl Scope<'_, Converged> {
-    /// An array in shared memory, at a multiple of `align` bytes. Its memory is undefined until it is written.
+    /// An array in shared memory, at a multiple of 16 bytes. Its memory is undefined until it is written.
     ///
     /// All arrays of a kernel together have at most [`SHARED_LIMIT`](crate::SHARED_LIMIT) bytes:
     ///
@@ -120,16 +120,16 @@ impl Scope<'_, Converged> {
     /// use hecate_ptx::{Error, kernel};
     ///
     /// let refused = kernel("large", [32, 1, 1], |k| {
-    ///     k.shared::<f32>("keys", 128 * 128, 16);
+    ///     k.shared::<f32>("keys", 128 * 128);
     /// });
     /// assert_eq!(refused, Err(Error::SharedMemory { kernel: "large".to_owned(), bytes: 65536 }));
     /// ```
-    pub fn shared<E: Element>(&mut self, name: &str, length: usize, align: usize) -> Pointer<E, Shared> {
+    pub fn shared<E: Element>(&mut self, name: &str, length: usize) -> Pointer<E, Shared> {
         let taken = self.writer.shared.iter().any(|other| other.name == name);
         self.writer.name(name, taken);
         let bytes = length.saturating_mul(E::BYTES as usize);
-        let declaration = format!(".shared .align {align} .{} {name}[{length}];", E::SUFFIX);
-        self.writer.shared.push(SharedArray { name: name.to_owned(), declaration, bytes, align });
+        let declaration = format!(".shared .align {SHARED_ALIGN} .{} {name}[{length}];", E::SUFFIX);
+        self.writer.shared.push(SharedArray { name: name.to_owned(), declaration, bytes });
         let base = self.writer.register::<u32>();
         self.writer.line(format_args!("mov.u32 {base}, {name}"));
         Pointer::new(base)
@@ -232,7 +232,7 @@ impl<F> Scope<'_, F> {
     /// ```
     /// # use hecate_ptx::{Axis, kernel};
     /// # kernel("example", [64, 1, 1], |k| {
-    /// let (x, tile) = (k.pointer::<f32>("x"), k.shared::<f32>("tile", 256, 16));
+    /// let (x, tile) = (k.pointer::<f32>("x"), k.shared::<f32>("tile", 256));
     /// let thread = k.thread_index(Axis::X);
     /// let element = k.mul(thread, 4u32);
     /// let (from, to) = (k.at(x, element), k.at_shared(tile, element));

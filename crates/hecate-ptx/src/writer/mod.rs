@@ -138,8 +138,10 @@ struct SharedArray {
     name: String,
     declaration: String,
     bytes: usize,
-    align: usize,
 }
+
+/// Bytes of which every array begins at a multiple: tensor cores and asynchronous copies ask for it.
+const SHARED_ALIGN: usize = 16;
 
 /// What has been written of a kernel.
 #[derive(Debug)]
@@ -225,9 +227,10 @@ impl Writer {
         }
     }
 
-    /// Bytes of all arrays, each at a multiple of its alignment.
+    /// Bytes of all arrays, each at a multiple of [`SHARED_ALIGN`].
     fn shared_bytes(&self) -> usize {
-        self.shared.iter().fold(0, |sum, array| sum.next_multiple_of(array.align) + array.bytes)
+        let place = |sum: usize| sum.saturating_add(SHARED_ALIGN - 1) / SHARED_ALIGN * SHARED_ALIGN;
+        self.shared.iter().fold(0, |sum, array| place(sum).saturating_add(array.bytes))
     }
 
     fn finish(mut self) -> Result<Module, Error> {

@@ -35,7 +35,7 @@ impl Scope<'_, Converged> {
     /// # use hecate_ptx::{F16, kernel};
     /// # kernel("example", [32, 1, 1], |k| {
     /// // 16×16 times 16×8 from shared memory, by one warp.
-    /// let (a, b) = (k.shared::<F16>("a", 16 * 16, 16), k.shared::<F16>("b", 16 * 16, 16));
+    /// let (a, b) = (k.shared::<F16>("a", 16 * 16), k.shared::<F16>("b", 16 * 16));
     /// # let lane = k.lane();
     /// # let (zero, first) = (k.narrow::<F16>(0f32), k.mul(lane, 8u32));
     /// # for tile in [a, b] {

@@ -11,15 +11,19 @@ fn wrong(module: Result<Module, Error>) -> String {
 fn shared_memory_is_summed_and_limited() {
     let of = |bytes: usize| {
         kernel("k", [32, 1, 1], |k| {
-            k.shared::<u8>("first", 3, 1);
-            k.shared::<f32>("second", (bytes - 4) / 4, 16);
+            k.shared::<u8>("first", 3);
+            k.shared::<f32>("second", (bytes - 4) / 4);
         })
     };
     // The second array begins at byte 16.
     assert_eq!(of(SHARED_LIMIT - 12).expect("a kernel").shared_bytes(), SHARED_LIMIT);
     let error = wrong(of(SHARED_LIMIT - 8));
     assert!(error.contains("49156 bytes") && error.contains("has 49152"), "{error}");
-    assert!(matches!(of(1 << 40), Err(Error::SharedMemory { .. })));
+    let endless = kernel("k", [32, 1, 1], |k| {
+        k.shared::<u64>("first", usize::MAX);
+        k.shared::<u64>("second", usize::MAX);
+    });
+    assert_eq!(endless, Err(Error::SharedMemory { kernel: "k".to_owned(), bytes: usize::MAX }));
 }
 
 #[test]
@@ -33,8 +37,8 @@ fn names_are_checked() {
     });
     assert!(wrong(twice).contains("the kernel has it already"));
     let twice = kernel("k", [1, 1, 1], |k| {
-        k.shared::<u32>("tile", 1, 4);
-        k.shared::<u32>("tile", 1, 4);
+        k.shared::<u32>("tile", 1);
+        k.shared::<u32>("tile", 1);
     });
     assert!(wrong(twice).contains("`tile`"));
 }
@@ -58,7 +62,7 @@ fn needs_are_those_of_the_operations() {
     let of =
         |body: fn(&mut hecate_ptx::Scope<'_, hecate_ptx::Converged>)| kernel("k", [32, 1, 1], body).expect("a kernel");
     let turing = of(|k| {
-        let tile = k.shared::<F16>("tile", 256, 16);
+        let tile = k.shared::<F16>("tile", 256);
         k.load_matrices(tile);
     });
     assert_eq!(turing.target(), Target { isa: (7, 0), capability: 75 });
@@ -78,7 +82,7 @@ fn needs_are_those_of_the_operations() {
             k.narrow_pair::<F16>(1f32, 2f32);
         },
         |k| {
-            let tile = k.shared::<Bf16>("tile", 256, 16);
+            let tile = k.shared::<Bf16>("tile", 256);
             let a = k.load_matrices(tile);
             let sums = [0f32; 4].map(|zero| k.variable(zero));
             k.multiply(sums, a, [a[0], a[1]]);
@@ -158,7 +162,7 @@ fn faults_are_seen() {
     let reversed = |with_barrier: bool, length: u32| {
         let module = kernel("reversed", [64, 1, 1], |k| {
             let y = k.pointer::<u32>("y");
-            let tile = k.shared::<u32>("tile", 64, 4);
+            let tile = k.shared::<u32>("tile", 64);
             let thread = k.thread_index(Axis::X);
             let mine = k.at_shared(tile, thread);
             k.store(mine, thread);

@@ -135,7 +135,7 @@ struct CopyOf<H> {
 impl<H: Half + Element<Loaded = H>> Tile<H> {
     fn new(k: &mut Scope<'_, Converged>, stages: u32) -> Self {
         let arguments = Arguments::read(k);
-        let [a, b] = ["smem_A", "smem_B"].map(|name| k.shared(name, (stages * SLAB) as usize, 16));
+        let [a, b] = ["smem_A", "smem_B"].map(|name| k.shared(name, (stages * SLAB) as usize));
         let [row, column] = [Axis::Y, Axis::X].map(|axis| {
             let block = k.block_index(axis);
             k.uniform_mul(block, SIDE)

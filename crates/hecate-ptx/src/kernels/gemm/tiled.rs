@@ -103,8 +103,8 @@ type Copies = [[Reg<f32>; COPIES]; 2];
 
 impl Tile {
     fn new(k: &mut Scope<'_, Converged>, side: u32, arguments: Arguments<f32, f32, f32>) -> Self {
-        let a = k.shared("smem_A", SLAB as usize, 16);
-        let b = k.shared("smem_B", SLAB as usize, 16);
+        let a = k.shared("smem_A", SLAB as usize);
+        let b = k.shared("smem_B", SLAB as usize);
         let [row, column] = [Axis::Y, Axis::X].map(|axis| {
             let block = k.block_index(axis);
             k.uniform_mul(block, side)
