@@ -114,6 +114,7 @@ impl<F: Flow> Scope<'_, F> {
     }
 
     /// A loop over `from`, `from + step`, … below `to`, which threads may leave after different numbers of rounds.
+    /// `to + step` must fit into the type.
     ///
     /// ```
     /// # use hecate_ptx::{Axis, kernel};

@@ -2,6 +2,9 @@
 //!
 //! [`kernel`] calls a function with a [`Scope`], on which every instruction is a method. The text is written as the methods are
 //! called, in order; registers get their numbers in that order too, so the same calls give the same text.
+//!
+//! A register that is first written in a branch, a loop or under a predicate holds nothing for threads that did not come there.
+//! What is needed afterwards is a variable from before, which the branch assigns.
 
 mod arithmetic;
 mod control;

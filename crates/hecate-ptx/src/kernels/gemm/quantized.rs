@@ -77,45 +77,79 @@ impl QuantizedGemm {
             k.comment(&format!(
                 "C = A B^T for A of M x K, C of M x N and N rows of B in Q4_K; K is {sizes}; a warp computes {rows} rows of a column"
             ));
-            let Arguments { a, b, c, m, n, depth } = Arguments::<f32, u8, f32>::read(k);
-            let (lane, warp) = (k.lane(), k.warp());
-            let [block_x, block_y] = [Axis::X, Axis::Y].map(|axis| k.block_index(axis));
-            let column = k.mul_add(block_x, WARPS, warp);
-            k.comment("beyond the last row or column a warp does as if it had the last, and does not write");
-            let (last_row, last_column) = (k.sub(m, 1u32), k.sub(n, 1u32));
-            let read_column = k.min(column, last_column);
-            let first_row = k.mul(block_y, rows);
-            let row_numbers: Vec<_> = (0..rows).map(|i| k.add(first_row, i)).collect();
-            let rows_of_a = row_numbers.iter().map(|row| {
-                let row = k.min(*row, last_row);
-                k.row(a, row, depth)
-            });
-            let rows_of_a: Vec<_> = rows_of_a.collect();
+            let arguments = Arguments::<f32, u8, f32>::read(k);
+            let out = Out::new(k, rows);
+            let rows_of_a = out.rows_of_a(k, &arguments);
             let sums: Vec<_> = rows_of_a.iter().map(|_| k.variable(0f32)).collect();
-            let up = k.uniform_add(depth, VALUES - 1);
+            let up = k.uniform_add(arguments.depth, VALUES - 1);
             let super_blocks = k.uniform_div(up, VALUES);
-            let before = k.mul_wide(read_column, super_blocks);
-            let bytes_before = k.mul(before, u64::from(BYTES));
-            let weights = k.at_wide(b, bytes_before);
-            let part = Part::new(k, lane, depth, is_whole);
+            let weights = out.weights(k, &arguments, super_blocks);
+            let part = Part::new(k, out.lane, arguments.depth, is_whole);
             k.for_range(0u32, super_blocks, 1u32, |k, number| {
                 let start = k.mul(number, BYTES);
                 let start = k.at(weights, start);
                 let values = part.weights(k, start);
                 part.accumulate(k, number, values, &rows_of_a, &sums);
             });
-            let is_first = k.compare(Comparison::Equal, lane, 0u32);
-            let column_inside = k.lt(column, n);
-            let writes = k.both(is_first, column_inside);
-            for (row, sum) in row_numbers.iter().zip(sums) {
-                reduce::warp(k, sum, |k, a, b| k.add(a, b));
-                let row_inside = k.lt(*row, m);
-                let inside = k.both(writes, row_inside);
-                let c_row = k.row(c, *row, n);
-                let to = k.at(c_row, column);
-                k.guarded(inside, |k| k.store(to, sum));
-            }
+            out.write(k, &arguments, sums);
         })
+    }
+}
+
+/// What a warp computes: some rows of a column of C.
+struct Out {
+    lane: Reg<u32>,
+    column: Reg<u32>,
+    rows: Vec<Reg<u32>>,
+}
+
+impl Out {
+    fn new(k: &mut Scope<'_, Converged>, rows: u32) -> Self {
+        let (lane, warp) = (k.lane(), k.warp());
+        let [block_x, block_y] = [Axis::X, Axis::Y].map(|axis| k.block_index(axis));
+        let column = k.mul_add(block_x, WARPS, warp);
+        let first = k.mul(block_y, rows);
+        Self { lane, column, rows: (0..rows).map(|i| k.add(first, i)).collect() }
+    }
+
+    /// Rows of A. After the last row a warp reads the last one again: it computes what it does not write.
+    fn rows_of_a(&self, k: &mut Scope<'_, Converged>, of: &Arguments<f32, u8, f32>) -> Vec<Pointer<f32, Global>> {
+        k.comment("after the last row or column a warp reads the last one, and does not write");
+        let last = k.sub(of.m, 1u32);
+        let row = |row: &Reg<u32>| {
+            let row = k.min(*row, last);
+            k.row(of.a, row, of.depth)
+        };
+        self.rows.iter().map(row).collect()
+    }
+
+    /// The first super-block of the column's weights; after the last column those of the last.
+    fn weights(
+        &self,
+        k: &mut Scope<'_, Converged>,
+        of: &Arguments<f32, u8, f32>,
+        super_blocks: Uniform<u32>,
+    ) -> Pointer<u8, Global> {
+        let last = k.sub(of.n, 1u32);
+        let column = k.min(self.column, last);
+        let before = k.mul_wide(column, super_blocks);
+        let bytes = k.mul(before, u64::from(BYTES));
+        k.at_wide(of.b, bytes)
+    }
+
+    /// Sums what lanes have; the first lane writes where there is such a row and column.
+    fn write(&self, k: &mut Scope<'_, Converged>, of: &Arguments<f32, u8, f32>, sums: Vec<Reg<f32>>) {
+        let is_first = k.compare(Comparison::Equal, self.lane, 0u32);
+        let column_inside = k.lt(self.column, of.n);
+        let writes = k.both(is_first, column_inside);
+        for (row, sum) in self.rows.iter().zip(sums) {
+            reduce::warp(k, sum, |k, a, b| k.add(a, b));
+            let row_inside = k.lt(*row, of.m);
+            let inside = k.both(writes, row_inside);
+            let c_row = k.row(of.c, *row, of.n);
+            let to = k.at(c_row, self.column);
+            k.guarded(inside, |k| k.store(to, sum));
+        }
     }
 }
 
