@@ -2,10 +2,10 @@
 
 use std::io::Write;
 
-/// What `HECATE_REQUIRE` can name: the backends that have a column, what a WebGPU adapter may have, NVIDIA's compiler, the
-/// test vectors of another implementation, a small disk that a test may mount, and a network that it may take away.
-pub const NAMES: [&str; 10] =
-    ["cpu", "cuda", "disk", "f16", "matrices", "network", "nvrtc", "subgroups", "vectors", "wgpu"];
+/// What `HECATE_REQUIRE` can name: the backends that have a column, what a WebGPU adapter may have, NVIDIA's compiler and
+/// assembler, the test vectors of another implementation, a small disk that a test may mount, and a network that it may take away.
+pub const NAMES: [&str; 11] =
+    ["cpu", "cuda", "disk", "f16", "matrices", "network", "nvrtc", "ptxas", "subgroups", "vectors", "wgpu"];
 
 /// What `HECATE_REQUIRE` names; nothing where it is not set.
 ///
