@@ -3,11 +3,10 @@
 //! `cargo run --release -p hecate-spiking --example burst_speed -- [threads [synapses [neurons...]]]`
 //!
 //! Neuron `i` has synapses to the neurons that follow it, weight 128, potential 200, every fourth of them inhibitory; the
-//! threshold is 10, the leak 0.1. Two ways to run it: *driven* stages every hundredth neuron in every burst, while the
-//! others may not fire, so that each burst delivers one synapse in a hundred. *Free* begins with every hundredth neuron, and
-//! then activity goes where it goes.
+//! threshold is 10, the leak 0.1. Every burst stages every hundredth neuron, and the
+//! others may not fire: so each burst delivers one synapse in a hundred, and activity stays.
 
-use hecate_spiking::{Area, Builder, Cpu, Kind, Network, Neuron, Result, Spike, Spiking, State, Stimulus, Synapse};
+use hecate_spiking::{Area, Builder, Cpu, Kind, Network, Neuron, Result, Spiking, State, Stimulus, Synapse};
 use std::{
     env,
     sync::Arc,
@@ -25,26 +24,24 @@ fn main() -> Result<()> {
     println!(
         "{threads} threads, {synapses} synapses a neuron, {BURSTS} bursts; milliseconds a burst, median (fastest)"
     );
-    println!("{:>9}  {:>17}  {:>17}", "neurons", "driven", "free");
     let mut points = Vec::new();
     for &count in sizes {
-        let (free, share) = free(&cpu, &network(count, synapses, 1.0)?)?;
-        let driven = driven(&cpu, &network(count, synapses, 0.0)?)?;
-        println!("{count:>9}  {}  {}, {:.1} % fire", told(&driven), told(&free), 100.0 * share);
+        let driven = driven(&cpu, &network(count, synapses)?)?;
+        println!("{count:>9}  {}", told(&driven));
         points.push((count as f64, driven[0].as_secs_f64()));
     }
     if points.len() > 1 {
-        println!("slope of the fastest driven bursts on a log scale: {:.3}", slope(&points));
+        println!("slope of the fastest bursts on a log scale: {:.3}", slope(&points));
     }
     Ok(())
 }
 
-/// The network; neurons that are not staged have this excitability.
-fn network(count: usize, synapses: usize, excitability: f32) -> Result<Arc<Network>> {
+/// The network, whose hundredth neurons alone can fire.
+fn network(count: usize, synapses: usize) -> Result<Arc<Network>> {
     let mut builder = Builder::default();
     builder.area(Area::uniform(3))?;
     for i in 0..count {
-        let excitability = if i % 100 == 0 { 1.0 } else { excitability };
+        let excitability = if i % 100 == 0 { 1.0 } else { 0.0 };
         builder.neuron(Neuron { leak: 0.1, excitability, ..Neuron::new(3, 10.0) })?;
     }
     for source in 0..count {
@@ -60,23 +57,6 @@ fn network(count: usize, synapses: usize, excitability: f32) -> Result<Arc<Netwo
 /// Ids of every hundredth neuron.
 fn hundredth(network: &Network) -> impl Iterator<Item = u32> {
     (0..network.count() as u32).step_by(100)
-}
-
-/// Bursts one after the other, which begin with every hundredth neuron and go where they go: times, and the share of
-/// neurons that fired.
-fn free(cpu: &Cpu, network: &Arc<Network>) -> Result<(Vec<Duration>, f64)> {
-    let mut state = State::start(network)?;
-    state.fired = hundredth(network).map(|neuron| Spike { neuron, potential: 12.0 }).collect();
-    let mut net = cpu.load(network, &state)?;
-    let (mut times, mut fired) = (Vec::new(), 0);
-    for _ in 0..BURSTS {
-        let start = Instant::now();
-        cpu.burst(&mut net, Stimulus::default())?;
-        times.push(start.elapsed());
-        fired += cpu.fired(&net)?.len();
-    }
-    times.sort();
-    Ok((times, fired as f64 / (BURSTS * network.count()) as f64))
 }
 
 /// Bursts one after the other, in which every hundredth neuron fires and delivers.

@@ -5,7 +5,7 @@ use crate::{
     network::{Dynamics, Entry, FATIGUE, MEMORY, POWER},
 };
 use hecate_core::memory;
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 /// A network in the making: areas first, then neurons, then what connects them.
 ///
@@ -23,7 +23,11 @@ use std::sync::Arc;
 pub struct Builder {
     /// Ascending by id.
     areas: Vec<Area>,
-    neurons: Vec<Neuron>,
+    /// For each neuron, which of `sorts` it is.
+    sort: Vec<u32>,
+    sorts: Vec<Neuron>,
+    /// Where among `sorts` a neuron is, by all of its bits.
+    known: HashMap<[u32; 7], u32>,
     /// Areas of memory neurons.
     memory: Vec<u32>,
     /// Id of the source, and the rest. Targets are ids too: indices of memory neurons are not known before the end.
@@ -62,12 +66,18 @@ impl Builder {
     /// [`Error::MissingArea`], [`Error::Value`] with the neuron's index; [`Error::TooMany`] for more than [`MEMORY`];
     /// [`Error::Memory`].
     pub fn neurons(&mut self, count: usize, neuron: Neuron) -> Result<u32> {
-        let first = self.neurons.len();
+        let first = self.sort.len();
         self.check_area("neuron", first, neuron.area)?;
         check(first, &neuron)?;
         room("neurons", first, count, MEMORY as usize)?;
-        memory::check::<Neuron>("neurons of a network", count)?;
-        self.neurons.resize(first + count, neuron);
+        memory::check::<u32>("neurons of a network", count)?;
+        // Equal neurons are one sort, however far apart they are.
+        let sorts = &mut self.sorts;
+        let sort = *self.known.entry(bits(&neuron)).or_insert_with(|| {
+            sorts.push(neuron);
+            sorts.len() as u32 - 1
+        });
+        self.sort.resize(first + count, sort);
         Ok(first as u32)
     }
 
@@ -131,25 +141,22 @@ impl Builder {
     /// # Errors
     /// [`Error::NoNeurons`]; [`Error::Overflow`] with the neuron whose sum the power amount may overflow; [`Error::Memory`].
     pub fn build(self) -> Result<Arc<Network>> {
-        let Self { areas, neurons, memory: remembering, synapses, mappings, power } = self;
-        let count = neurons.len() + remembering.len();
+        let Self { areas, sort, sorts, memory: remembering, synapses, mappings, power, .. } = self;
+        let count = sort.len() + remembering.len();
         if count == 0 {
             return Err(Error::NoNeurons);
         }
         let mut place = memory::with_capacity("neurons of a network", count)?;
-        let of = |id: &u32| areas.iter().position(|area| area.id == *id).unwrap_or_default() as u32;
-        // Equal neurons come one after the other: an area is looked for where it changes.
-        let mut last = None;
-        for id in neurons.iter().map(|neuron| neuron.area).chain(remembering) {
-            let found = last.filter(|&(known, _)| known == id).map_or_else(|| of(&id), |(_, found)| found);
-            last = Some((id, found));
-            place.push(found);
-        }
+        // Each area was there when its neurons were added.
+        let of = |id: u32| areas.binary_search_by_key(&id, |area| area.id).unwrap_or_default() as u32;
+        let of_sorts: Vec<_> = sorts.iter().map(|neuron| of(neuron.area)).collect();
+        place.extend(sort.iter().map(|&sort| of_sorts[sort as usize]).chain(remembering.into_iter().map(of)));
         let mut members = vec![Vec::new(); areas.len()];
         place.iter().enumerate().for_each(|(index, &place)| members[place as usize].push(index as u32));
-        let (rows, entries) = rows(neurons.len(), count, synapses)?;
-        let dynamics = memory::collect("neurons of a network", neurons.iter().map(Dynamics::from))?;
-        let network = Network { areas, members, place, neurons, dynamics, rows, entries, mappings, power, digest: 0 };
+        let (rows, entries) = rows(sort.len(), count, synapses)?;
+        let dynamics = sorts.iter().map(Dynamics::from).collect();
+        let network =
+            Network { areas, members, place, sort, sorts, dynamics, rows, entries, mappings, power, digest: 0 };
         check_power(&network)?;
         Ok(Arc::new(Network { digest: digest(&network), ..network }))
     }
@@ -165,7 +172,7 @@ impl Builder {
 
     /// Refuses the id of a neuron that is not there.
     fn check_neuron(&self, what: &'static str, index: usize, neuron: u32) -> Result<()> {
-        let (neurons, memory) = (self.neurons.len(), self.memory.len());
+        let (neurons, memory) = (self.sort.len(), self.memory.len());
         let found = match neuron.checked_sub(MEMORY) {
             None => (neuron as usize) < neurons,
             Some(number) => (number as usize) < memory,
@@ -178,6 +185,15 @@ impl Builder {
         let found = self.areas.binary_search_by_key(&area, |area| area.id);
         found.map(drop).map_err(|_| Error::MissingArea { what, index, area })
     }
+}
+
+/// All of a neuron: two that have the same are one sort.
+fn bits(neuron: &Neuron) -> [u32; 7] {
+    let Neuron { area, threshold, limit, leak, refractory, excitability, fire_limit, snooze, accumulate } = *neuron;
+    let limits = u32::from(fire_limit) << 16 | u32::from(snooze);
+    let marks = u32::from(refractory) << 2 | u32::from(limit.is_some()) << 1 | u32::from(accumulate);
+    let limit = limit.unwrap_or_default().to_bits();
+    [area, threshold.to_bits(), limit, leak.to_bits(), excitability.to_bits(), limits, marks]
 }
 
 /// Refuses values of a neuron outside of what is defined; NaN is.
@@ -258,7 +274,7 @@ fn digest(network: &Network) -> u64 {
     // Mixes a word in: a rotation and a multiplication by an odd number lose nothing.
     let mix = |digest: u64, word: u64| (digest.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let area = |area: &Area| (u64::from(area.id) << 32) | u64::from(area.history) << 2 | u64::from(area.uniform) << 1;
-    let mut digest = mix(network.neurons.len() as u64, network.power.to_bits().into());
+    let mut digest = mix(network.neuron_count() as u64, network.power.to_bits().into());
     for of in &network.areas {
         digest = mix(digest, area(of) | u64::from(of.membrane_driven));
     }
@@ -268,6 +284,7 @@ fn digest(network: &Network) -> u64 {
             mix(digest, u64::from(of.keep.to_bits()) << 32 | u64::from(of.refractory) << 16 | u64::from(of.snooze));
         digest = mix(digest, of.chance << 17 | u64::from(of.fire_limit) << 1 | u64::from(of.accumulate));
     }
+    digest = network.sort.iter().fold(digest, |digest, &sort| mix(digest, sort.into()));
     digest = network.place.iter().fold(digest, |digest, &place| mix(digest, place.into()));
     digest = network.rows.iter().fold(digest, |digest, &row| mix(digest, row as u64));
     for of in &network.entries {

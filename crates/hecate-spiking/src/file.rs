@@ -63,6 +63,7 @@ impl Experiment {
     pub fn stage(&mut self, mut inputs: Vec<(u64, u32, f32)>) -> Result<()> {
         inputs.sort_by_key(|&(burst, ..)| burst);
         let staged: Vec<_> = inputs.iter().map(|&(_, neuron, potential)| (neuron, potential)).collect();
+        // The sort kept the order within a burst; sums do not depend on it anyway.
         let mut rest = &staged[..];
         for burst in inputs.chunk_by(|a, b| a.0 == b.0) {
             let (now, after) = rest.split_at(burst.len());
@@ -115,9 +116,9 @@ impl Experiment {
     /// The text of a file: one line an area, group of equal neurons, synapse or staged potential.
     pub fn to_json(&self) -> String {
         let network = &self.network;
-        let first = network.neurons().len();
-        let alike = network.neurons().chunk_by(|a, b| a == b);
-        let neurons = alike.map(|of| (of.len(), &of[0]));
+        let first = network.neuron_count();
+        let alike = network.sort.chunk_by(|a, b| a == b);
+        let neurons = alike.map(|of| (of.len(), &network.sorts[of[0] as usize]));
         let places = network.place[first..].chunk_by(|a, b| a == b);
         let memory = places.map(|of| (of.len(), network.areas[of[0] as usize].id));
         let Inputs { bursts, staged } = &self.inputs;
@@ -134,6 +135,7 @@ impl Experiment {
             ("fatigue", lines(&self.fatigue)),
             ("bursts", json(&self.bursts)),
         ];
+        // serde_json writes floats with the fewest digits that read as the same float.
         // What is empty is left out.
         let fields = fields.into_iter().filter(|(_, value)| value != "[\n]");
         let fields: Vec<_> = fields.map(|(name, value)| format!("\"{name}\": {value}")).collect();

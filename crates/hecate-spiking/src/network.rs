@@ -198,7 +198,11 @@ pub struct Network {
     pub(crate) members: Vec<Vec<u32>>,
     /// For each index, which of `areas`.
     pub(crate) place: Vec<u32>,
-    pub(crate) neurons: Vec<Neuron>,
+    /// For each neuron, which of `sorts` it is: most networks have few, and bursts read these from caches.
+    pub(crate) sort: Vec<u32>,
+    /// Neurons that differ.
+    pub(crate) sorts: Vec<Neuron>,
+    /// What of each sort bursts read.
     pub(crate) dynamics: Vec<Dynamics>,
     /// `entries[rows[i]..rows[i + 1]]` are the synapses of index `i`.
     pub(crate) rows: Vec<usize>,
@@ -215,9 +219,19 @@ impl Network {
         self.place.len()
     }
 
+    /// Number of neurons, without memory neurons.
+    pub fn neuron_count(&self) -> usize {
+        self.sort.len()
+    }
+
     /// Neurons, by id. Memory neurons have no parameters: they fire whenever something reaches them.
-    pub fn neurons(&self) -> &[Neuron] {
-        &self.neurons
+    pub fn neurons(&self) -> impl ExactSizeIterator<Item = &Neuron> {
+        self.sort.iter().map(|&sort| &self.sorts[sort as usize])
+    }
+
+    /// What decides whether a neuron fires.
+    pub(crate) fn dynamics(&self, index: usize) -> &Dynamics {
+        &self.dynamics[self.sort[index] as usize]
     }
 
     /// Areas, ascending by id.
@@ -253,7 +267,7 @@ impl Network {
 
     /// The index of a neuron or memory neuron, if there is one of this id.
     pub fn index(&self, neuron: u32) -> Option<usize> {
-        let (id, neurons) = (neuron as usize, self.neurons.len());
+        let (id, neurons) = (neuron as usize, self.neuron_count());
         match neuron.checked_sub(MEMORY) {
             None => (id < neurons).then_some(id),
             Some(memory) => Some(neurons + memory as usize).filter(|&index| index < self.count()),
@@ -262,7 +276,7 @@ impl Network {
 
     /// The id at an index, which must be below [`Network::count`].
     pub fn id(&self, index: usize) -> u32 {
-        let neurons = self.neurons.len();
+        let neurons = self.neuron_count();
         // Ids fit: a network has at most `MEMORY` neurons, and as many memory neurons.
         if index < neurons { index as u32 } else { MEMORY + (index - neurons) as u32 }
     }

@@ -94,7 +94,7 @@ impl<D: Spiking> Spiking for Shards<D> {
 
 /// Copies what belongs to the neurons of `range` from a part's state into that of the whole.
 fn take_over(network: &Network, whole: &mut State, part: State, range: &Range<usize>) {
-    let count = network.neurons().len();
+    let count = network.neuron_count();
     let own = range.start.min(count)..range.end.min(count);
     whole.potential[own.clone()].copy_from_slice(&part.potential[own.clone()]);
     whole.refractory[own.clone()].copy_from_slice(&part.refractory[own.clone()]);

@@ -35,7 +35,7 @@ impl State {
     /// # Errors
     /// [`Error::Memory`].
     pub fn start(network: &Network) -> Result<Self> {
-        let count = network.neurons().len();
+        let count = network.neuron_count();
         let weights = if network.learns() { &network.entries[..] } else { &[] };
         Ok(Self {
             network: network.digest(),
@@ -58,7 +58,7 @@ impl State {
         if self.network != network.digest() {
             return Err(Error::OtherNetwork { found: self.network, expected: network.digest() });
         }
-        let count = network.neurons().len();
+        let count = network.neuron_count();
         same("potential", self.potential.len(), count)?;
         same("refractory", self.refractory.len(), count)?;
         same("in_a_row", self.in_a_row.len(), count)?;
@@ -76,6 +76,7 @@ impl State {
             return same("made", self.made.len(), 0);
         }
         builder::room("synapses", network.synapse_count(), self.made.len(), fixed::SYNAPSES)?;
+        // Halving finds synapses in rows that ascend, so that these have to.
         let mut last = None;
         for (index, synapse) in self.made.iter().enumerate() {
             let source = neuron(network, "made synapse's source", index, synapse.source)?;
@@ -94,6 +95,7 @@ impl State {
             if history.area != area.id {
                 return Err(builder::value("history", index, "area", history.area, "watched areas, ascending by id"));
             }
+            // Fewer bursts are fine: the network has just begun.
             if history.bursts.len() > network.watched(area) {
                 return same("history", history.bursts.len(), network.watched(area));
             }
@@ -116,7 +118,7 @@ const ASCENDING: &str = "ascending order, each once";
 
 /// The index of a neuron that is there.
 fn neuron(network: &Network, what: &'static str, index: usize, neuron: u32) -> Result<usize> {
-    let (neurons, memory) = (network.neurons().len(), network.id(network.count() - 1) as usize + 1);
+    let (neurons, memory) = (network.neuron_count(), network.id(network.count() - 1) as usize + 1);
     let memory = memory.max(crate::MEMORY as usize);
     network.index(neuron).ok_or(Error::MissingNeuron { what, index, neuron, neurons, memory })
 }

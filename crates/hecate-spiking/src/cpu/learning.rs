@@ -32,6 +32,7 @@ impl Learning {
         let (count, learning) = if network.learns() { (network.count(), &network.entries[..]) } else { (0, &[][..]) };
         let mut entries = memory::collect("synapses that learn", learning.iter().copied())?;
         entries.iter_mut().zip(&state.weights).for_each(|(entry, &weight)| entry.weight = weight);
+        // A checked state lists them in the order of rows.
         let mut made = Made::new();
         for (source, entry) in state.made.iter().filter_map(|synapse| network.entry(synapse)) {
             made.entry(source as u32).or_default().push(entry);
@@ -94,6 +95,7 @@ impl Learning {
         let always = |area, window: u16| always(ledger, area, window.into()).map_or(0, |ids| ids.len());
         let more = making.map(|of| always(of.source, of.window).saturating_mul(always(of.target, of.window)));
         let more = more.fold(0, usize::saturating_add);
+        // An upper bound: some of these synapses may be there.
         let have = network.synapse_count() + self.made.values().map(Vec::len).sum::<usize>();
         builder::room("synapses", have, more, fixed::SYNAPSES)?;
         Ok(memory::check::<Entry>("synapses that are made", more)?)
@@ -102,6 +104,7 @@ impl Learning {
     /// The classic and the bidirectional form: by who fired in all of a window, and who in some of it.
     fn learn_windows(&mut self, network: &Network, part: &Range<usize>, of: &Mapping) {
         let Some(steps) = of.steps() else { return };
+        // Nothing is known of a window before it is full.
         let window = usize::from(of.window);
         let Some(sources) = self.ledger.window(of.source, window) else { return };
         let Some(targets) = self.ledger.window(of.target, window) else { return };
@@ -135,6 +138,7 @@ impl Learning {
         let sources = always(&self.ledger, of.source, window).unwrap_or_default();
         let targets = always(&self.ledger, of.target, window).unwrap_or_default();
         let index = |id: &u32| network.index(*id);
+        // Sources and targets ascend, and so do the rows that are made.
         for source in sources.iter().filter_map(index) {
             let row = network.row(source);
             // Rows ascend by target, so that a synapse that is there is found by halving.
@@ -164,6 +168,7 @@ impl Learning {
         let any_target = self.ledger.burst(of.target, 0).is_some_and(|burst| !burst.is_empty());
         let (pairs, recent) = (&self.pairs, &self.recent);
         for &source in network.members(of.source) {
+            // A pair counts now only if one of its two spikes is of this burst.
             let first = recent[source as usize];
             if first & 1 == 0 && (first == 0 || !any_target) {
                 continue;

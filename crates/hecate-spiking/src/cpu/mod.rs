@@ -111,6 +111,7 @@ impl fmt::Debug for Net {
 impl Net {
     /// Looks up what the last burst's spikes deliver, and says whether one thread delivers it soonest.
     fn find_deliveries(&mut self, pool: &rayon::ThreadPool) -> bool {
+        // Threads look rows up as they add: each waits for memory alone.
         let Self { network, fired, learning, deliveries, .. } = self;
         let find = |spike: &Spike| Delivery::new(network, learning.made(), spike);
         if fired.len() < ALONE || pool.current_num_threads() == 1 {
@@ -150,6 +151,7 @@ impl Spiking for Cpu {
         }
         // A sum, a potential, two counts, a candidate's bit, and what learning counts.
         network.check_memory("a spiking network", 8 + 4 + 2 + 2 + 1 + 16)?;
+        // One thread gains nothing by tasks; several share them evenly even if activity lies in one place.
         let tasks = part.len().div_ceil(NEURONS).min(if self.threads() == 1 { 1 } else { TASKS * self.threads() });
         let tasks = divided(&part, tasks).map(|targets| Task::new(network, state, targets)).collect::<Result<_>>()?;
         let own = state.fired.iter().filter(|spike| network.index(spike.neuron).is_some_and(|at| part.contains(&at)));
@@ -185,6 +187,7 @@ impl Spiking for Cpu {
         } else {
             self.pool.install(|| tasks.par_iter_mut().for_each(|task| task.burst(&around, stimulus)));
         }
+        // Tasks ascend, and so do the spikes of each.
         own.clear();
         tasks.iter().for_each(|task| own.extend_from_slice(task.fired()));
         net.heard = false;
@@ -203,6 +206,7 @@ impl Spiking for Cpu {
             let (found, expected) = (others[index].neuron, "a neuron of another part");
             return Err(crate::builder::value("spike of another part", index, "neuron", found, expected));
         }
+        // What is refused below must leave the part as it was.
         let before = std::mem::take(&mut net.fired);
         net.gather(others);
         if let Err(error) = net.learning.learn(&net.network, &net.part, &net.fired) {
@@ -223,8 +227,10 @@ impl Spiking for Cpu {
         if !net.heard {
             return Err(Error::Order { found: "was asked for its state before its last burst was heard" });
         }
+        // Neurons of other parts stay zero.
         let mut state = State::start(&net.network)?;
         state.burst = net.burst;
+        // What fired anywhere, since any neuron may have synapses into this part.
         state.fired = net.fired.clone();
         net.tasks.iter().for_each(|task| task.write(&net.network, &mut state));
         net.learning.write(&net.network, &mut state)?;

@@ -64,12 +64,13 @@ impl Task {
 
     /// Writes its neurons into the state of the whole network.
     pub(super) fn write(&self, network: &Network, state: &mut State) {
+        // Memory neurons have no place in these arrays.
         let own = own(network, &self.targets);
         state.refractory[own.clone()].copy_from_slice(&self.refractory);
         state.in_a_row[own.clone()].copy_from_slice(&self.in_a_row);
         for (place, index) in own.enumerate() {
             // The next burst begins with zero in the others; nobody wrote it.
-            let outlasts = network.dynamics[index].accumulate || self.is_candidate(place);
+            let outlasts = network.dynamics(index).accumulate || self.is_candidate(place);
             state.potential[index] = if outlasts { self.potential[place] } else { 0.0 };
         }
     }
@@ -87,6 +88,7 @@ impl Task {
         for &(neuron, potential) in stimulus.staged {
             self.add_at(network.index(neuron), potential);
         }
+        // Both amounts are zero in networks that name none: they make candidates all the same.
         let power = network.members(POWER).first();
         power.into_iter().for_each(|&index| self.add_at(Some(index as usize), network.power()));
         if stimulus.fatigue {
@@ -154,7 +156,7 @@ impl Task {
                     // Whatever reaches a memory neuron fires it.
                     Some(input)
                 } else {
-                    self.step(place, &network.dynamics[index], input, || fixed::word(neuron, burst))
+                    self.step(place, network.dynamics(index), input, || fixed::word(neuron, burst))
                 };
                 self.fired.extend(fires.map(|potential| Spike { neuron, potential }));
             }
@@ -177,13 +179,16 @@ impl Task {
             }
             return None;
         }
+        // One rounding of 32 bits, the same on every device.
         *potential = fixed::flushed(*potential + input);
         if (of.threshold..=of.limit).contains(potential) {
+            // It has fired its number of times: it passes once, and nothing leaks.
             if is_limited && *in_a_row >= of.fire_limit {
                 *in_a_row = 0;
                 return None;
             }
             if u64::from(word()) < of.chance {
+                // Counted also where nothing limits it, as the state shows it.
                 *in_a_row = in_a_row.saturating_add(1);
                 let snoozes = is_limited && *in_a_row >= of.fire_limit;
                 *refractory = of.refractory.saturating_add(if snoozes { of.snooze } else { 0 });
@@ -200,6 +205,6 @@ impl Task {
 
 /// Those of a range that are neurons with a state, and no memory neurons.
 fn own(network: &Network, targets: &Range<usize>) -> Range<usize> {
-    let count = network.neurons().len();
+    let count = network.neuron_count();
     targets.start.min(count)..targets.end.min(count)
 }

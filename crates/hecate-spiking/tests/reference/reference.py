@@ -18,6 +18,7 @@ MEMORY, POWER, FATIGUE = 50_000_000, 1, 2
 ONE = 1 << 16
 
 
+# Floats are rounded after every operation, as a device with 32 bits does by itself.
 def f32(x):
     # Rounded to a 32-bit float, and zero with its sign below the least normal one.
     x = struct.unpack("<f", struct.pack("<f", x))[0]
@@ -75,6 +76,7 @@ class Network:
         self.fired = {}
         self.past = []
 
+    # The area of a neuron or memory neuron.
     def area(self, neuron):
         return self.remembering[neuron - MEMORY] if neuron >= MEMORY else self.neurons[neuron]["area"]
 
@@ -87,6 +89,7 @@ class Network:
     def inject(self, burst):
         sums = {}
 
+        # Python's integers have no end, so nothing overflows here.
         def add(neuron, amount):
             sums[neuron] = sums.get(neuron, 0) + amount
 
@@ -104,6 +107,7 @@ class Network:
             row = self.out.get(source, []) + self.made.get(source, [])
             for target, weight, psp, kind in row:
                 size = weight * (round(min(max(potential, 0.0), 255.0)) if area.get("membrane_driven") else psp) * ONE
+                # Areas that are not uniform share a potential among all synapses of a neuron.
                 if not area["uniform"]:
                     # Half of the last bit rounds away from zero.
                     size = (2 * size + len(row)) // (2 * len(row))
@@ -227,6 +231,7 @@ def run(path):
         file.write("{\n" + body.replace("]],[[", "]],\n[[") + "\n}\n")
 
 
+# Lists have a line an element, so that a change of one is a change of one line.
 def write(path, file):
     # As the crate writes it: one line an element.
     def field(name, value):
@@ -259,6 +264,7 @@ def convert(text, path):
             inputs.append([int(t[1]), int(t[2]), float(t[3])])
         elif t[:1] == ["B"]:
             bursts = int(t[1])
+    # Ids are implicit there: neurons are counted from 0 in the order of their lines.
     # Without any flag all areas are uniform; with one, those without are not.
     ids = sorted({n["area"] for _, n in neurons})
     flag = {i: flags.get(i, (not flags, False)) for i in ids}
@@ -280,6 +286,7 @@ def case(name, seed):
             "refractory": r.choice([0, 0, 1, 3]), "excitability": r.choice([1.0, 0.7, 0.4]),
             "fire_limit": r.choice([0, 0, 2, 3]), "snooze": r.choice([0, 2]), "accumulate": r.random() < 0.6}])
     file = {"format": "hecate-spiking 1", "areas": areas, "power": 0.0, "neurons": neurons}
+    # Synapses lead anywhere; a third of them takes away.
     ids = list(range(60))
     if name == "certain":
         # A generator without the border would let one in a thousand of them fail.
@@ -299,6 +306,7 @@ def case(name, seed):
                  "exponential": "exponential"}
         pairs = [(3, 4, 2 if name != "exponential" else 25), (4, 3, 1 if name != "exponential" else 60), (3, 3, 3)]
         file["plasticity"] = [{"source": s, "target": t, "window": w, "form": forms[name]} for s, t, w in pairs]
+    # One burst in three is silent, so that potentials leak, refractory neurons wait and rows end.
     every = 60 if name == "certain" else 12
     file["inputs"] = [[b, r.choice(ids) if every < 60 else i, r.choice([1.0, 60.0, 500.0, 5000.0, -200.0, 0.1])]
                       for b in range(1, 81) for i in range(r.choice([0, every, 2 * every])) if every < 60 or i < 60]

@@ -23,12 +23,14 @@ fn builder() -> Builder {
     builder
 }
 
+/// The same, with a mapping: states have weights and a history.
 fn network() -> Arc<Network> {
     let mut builder = builder();
     builder.mapping(Mapping { source: 3, target: 1, window: 2, form: Form::Exponential }).expect("a mapping");
     builder.build().expect("a network")
 }
 
+/// One thread is enough for three neurons.
 fn cpu() -> Cpu {
     Cpu::with_threads(1).expect("a thread")
 }
@@ -42,6 +44,7 @@ fn says<T: std::fmt::Debug>(result: Result<T, Error>, words: &[&str]) {
 
 #[test]
 fn networks_that_cannot_be() {
+    // Each line is one mistake in a network that is good otherwise.
     says(Builder::default().build(), &["0 neurons"]);
     says(builder().area(Area::uniform(2)), &["area 2", "twice"]);
     says(builder().neuron(Neuron::new(9, 1.0)), &["neuron 3", "area 9"]);
@@ -94,9 +97,11 @@ fn power_that_overflows() {
     tired.neuron(Neuron::new(5, 1.0)).and_then(|_| tired.neuron(Neuron::new(2, 1.0))).expect("neurons");
     tired.power(over).expect("finite");
     says(tired.build(), &["neuron 1", "power"]);
+    // The border itself is allowed, on both sides of it nothing else changes.
     let mut largest = builder();
     largest.power(STAGED as f32).expect("finite");
     largest.build().expect("the largest amount");
+    // Neither area 1 nor area 2 is there.
     let mut nobody = Builder::default();
     nobody.area(Area::uniform(5)).and_then(|()| nobody.power(over)).expect("finite");
     nobody.neuron(Neuron::new(5, 1.0)).expect("a neuron");
@@ -113,6 +118,7 @@ fn the_largest_sums_fit() {
     let mut net = cpu.load(&network, &start).expect("a network");
     cpu.burst(&mut net, Stimulus { staged: &[(0, STAGED as f32)], fatigue: true }).expect("a burst");
     let fired = cpu.fired(&net).expect("what fired");
+    // The power neuron has both amounts; the neuron in fatigue has one.
     let twice = Spike { neuron: 0, potential: (2.0 * STAGED) as f32 };
     assert_eq!(fired, [twice, Spike { neuron: 1, potential: STAGED as f32 }]);
 }
@@ -138,6 +144,7 @@ fn stimuli_leave_the_network_as_it_was() {
     for (staged, words) in wrong {
         says(cpu.burst(&mut net, Stimulus { staged, fatigue: true }), words);
         assert_eq!(cpu.state(&net).expect("its state"), before);
+        // A part that had begun the burst could not go back.
         let shards = Shards::new([cpu.clone(), cpu.clone()]).expect("devices");
         let mut parts = shards.load(&network, &before).expect("a network");
         says(shards.burst(&mut parts, Stimulus { staged, fatigue: true }), words);
@@ -175,6 +182,7 @@ fn states_of_others() {
         change(&mut state);
         says(cpu.load(&network, &state), words);
     }
+    // Digests tell networks apart.
     // A network that differs in one weight is another one.
     let other = builder().build().expect("a network");
     says(cpu.load(&other, &good), &["network", "start anew"]);
@@ -195,6 +203,7 @@ fn networks_of_other_devices() {
     says(other.fire(&mut net, Stimulus::default()), words);
     says(other.fired(&net), words);
     says(other.state(&net), words);
+    // Devices are compared by identity, not by what they are.
     one.clone().fire(&mut net, Stimulus::default()).expect("a clone is the same device");
     says(other.hear(&mut net, &[]), words);
     for threads in [0, 5000] {
@@ -208,6 +217,7 @@ fn networks_of_other_devices() {
 fn parts_in_their_order() {
     let (network, cpu) = (network(), cpu());
     let start = State::start(&network).expect("room");
+    // The part knows neurons 0 and 1; neuron 2 and the memory neuron are elsewhere.
     let mut part = cpu.load_part(&network, &start, 0..2).expect("a part");
     says(cpu.hear(&mut part, &[]), &["hear before it fired"]);
     cpu.fire(&mut part, Stimulus { staged: &[(0, 20.0)], fatigue: false }).expect("half a burst");

@@ -86,6 +86,7 @@ fn damage_is_told_by_line_and_reason() {
         ("\"bursts\": 4", "\"power\": 4", 33, "`power` is there twice"),
         ("\"bursts\": 4\n}", "\"bursts\": 4\n} x", 34, "trailing"),
     ];
+    // Only the first place changes, and the line is that of the change.
     for (from, to, line, reason) in changes {
         let text = WHOLE.replacen(from, to, 1);
         assert_ne!(text, WHOLE, "{from}");
@@ -97,6 +98,7 @@ fn damage_is_told_by_line_and_reason() {
     assert!(said.contains("neuron 0") && said.contains("2^44"), "{said}");
     let (_, said) = refused(&WHOLE.replacen("12.5", "1e20", 1));
     assert!(said.contains("neuron 0") && said.contains("power"), "{said}");
+    // Texts that are no network at all.
     assert!(refused("{}").1.contains("0 neurons"));
     assert!(refused("{\"neurons\": []}").1.contains("expected `\"format\""));
     assert!(refused("[]").1.contains("a network"));
@@ -115,6 +117,7 @@ fn what_is_no_file_is_told() {
             "{error}"
         );
     }
+    // Bytes that begin no character.
     let bytes = folder.path().join("bytes.json");
     fs::write(&bytes, [0xff, 0xfe]).expect("a file");
     assert!(matches!(Experiment::read(&bytes), Err(Error::Read { .. })), "it is no UTF-8");
@@ -173,8 +176,10 @@ fn damaged(rng: &mut ChaCha8Rng) -> Vec<u8> {
 fn ten_thousand_damaged_files() {
     let cpu = Cpu::with_threads(1).expect("a thread");
     let (mut rng, mut refusals, mut ran) = (ChaCha8Rng::seed_from_u64(61), 0, 0);
+    // The same seed damages the same way on every machine.
     while refusals + ran < 10_000 {
         let bytes = damaged(&mut rng);
+        // Files that are no UTF-8 are refused before; here their rest is looked at.
         let text = String::from_utf8_lossy(&bytes);
         match Experiment::parse(&text) {
             Ok(experiment) if experiment.network.count() < 100_000 => {
@@ -187,6 +192,7 @@ fn ten_thousand_damaged_files() {
             }
             // Large ones were made; running them would only take time.
             Ok(_) => ran += 1,
+            // The line is in the file, or just behind its end.
             Err(Error::File { line, reason, .. }) => {
                 assert!((1..=text.lines().count() + 1).contains(&line) && !reason.is_empty(), "line {line}: {reason}");
                 refusals += 1;

@@ -14,29 +14,45 @@ fn spikes(fired: &[Spike]) -> Vec<(u32, u32)> {
     bits(&fired.iter().map(|&spike| spike.into()).collect::<Vec<_>>())
 }
 
+/// Two lists are the same; else the first difference is told, and not all of both.
+#[track_caller]
+fn same<T: PartialEq + std::fmt::Debug>(case: &str, what: &str, found: &[T], expected: &[T]) {
+    let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
+    if let Some(at) = differs {
+        panic!("{case}: {what} {at} is {:?}, expected {:?}", found[at], expected[at]);
+    }
+    assert_eq!(found.len(), expected.len(), "{case}: {what}");
+}
+
 /// All of a state is that of the model.
 fn same_state(case: &str, state: &State, naive: &Naive, learns: bool) {
     let potentials = state.potential.iter().map(|potential| potential.to_bits());
+    // One triple a neuron, so that a difference names the neuron.
     let found: Vec<_> = potentials.zip(&state.refractory).zip(&state.in_a_row).map(|((v, &r), &n)| (v, r, n)).collect();
     let expected: Vec<_> = naive.neurons.values().map(|&(v, r, n)| (v.to_bits(), r, n)).collect();
-    assert_eq!(found, expected, "{case}: potentials and counts");
-    assert_eq!(state.weights, if learns { naive.weights() } else { vec![] }, "{case}: weights");
+    same(case, "neuron", &found, &expected);
+    same(case, "weight", &state.weights, &if learns { naive.weights() } else { vec![] });
     let made: Vec<_> = state.made.iter().map(|&of| of.into()).collect::<Vec<(u32, u32, u8, u8, _)>>();
-    assert_eq!(made, naive.made(), "{case}: synapses that were made");
+    same(case, "made synapse", &made, &naive.made());
     let fired: Vec<_> = naive.fired.iter().map(|(&id, &v)| (id, v)).collect();
-    assert_eq!(spikes(&state.fired), bits(&fired), "{case}: fired");
+    same(case, "fired neuron", &spikes(&state.fired), &bits(&fired));
 }
 
 /// Runs a device beside the model. Half-way its state is read and loaded anew.
 fn beside<D: Spiking>(case: &str, device: &D, network: &Arc<Network>, spec: &Spec) -> usize {
-    let mut net = device.load(network, &State::start(network).expect("room")).expect("a network");
+    // Half of the networks begin in the middle of things.
+    let mut state = State::start(network).expect("room");
+    for (index, &(potential, refractory, in_a_row)) in spec.start.iter().enumerate() {
+        (state.potential[index], state.refractory[index], state.in_a_row[index]) = (potential, refractory, in_a_row);
+    }
+    let mut net = device.load(network, &state).expect("a network");
     let (mut naive, mut count) = (Naive::new(spec), 0);
     for (number, (staged, fatigue)) in spec.bursts.iter().enumerate() {
         let case = format!("{case}, burst {}", number + 1);
         device.burst(&mut net, Stimulus { staged, fatigue: *fatigue }).expect("a burst");
         let fired = device.fired(&net).expect("what fired");
         count += fired.len();
-        assert_eq!(spikes(&fired), bits(&naive.burst(staged, *fatigue)), "{case}");
+        same(&case, "spike", &spikes(&fired), &bits(&naive.burst(staged, *fatigue)));
         let state = device.state(&net).expect("its state");
         same_state(&case, &state, &naive, !spec.mappings.is_empty());
         if number == spec.bursts.len() / 2 {
@@ -87,12 +103,14 @@ fn shards_are_one_network() {
 #[test]
 fn threads_do_not_show() {
     let mut spec = Spec { mappings: vec![], ..Spec::draw(7, 9000, 6) };
+    // Nearly all fire, so that bursts have thousands of deliveries.
     for neuron in &mut spec.neurons {
         (neuron.excitability, neuron.limit, neuron.refractory) = (1.0, None, neuron.refractory % 3);
     }
     let network = spec.build().expect("a network");
     assert!(network.count() > 4 * 1024 && network.synapse_count() > 20_000, "too small to be divided");
     let mut spikes = Vec::new();
+    // More threads than processors, and a number that divides nothing.
     for threads in [1, 2, 3, 7] {
         let cpu = Cpu::with_threads(threads).expect("threads");
         spikes.push(beside(&format!("{threads} threads"), &cpu, &network, &spec));

@@ -6,4 +6,9 @@ mod generated;
 mod naive;
 mod plasticity;
 mod recorded;
+// Which tests may be skipped is said once, for all tests of the workspace.
+#[path = "../../../hecate-conformance/src/require.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod require;
 mod specs;
+mod vectors;

@@ -29,7 +29,7 @@ impl Naive {
         Self {
             spec: spec.clone(),
             burst: 0,
-            neurons: (0..spec.neurons.len() as u32).map(|id| (id, (0.0, 0, 0))).collect(),
+            neurons: (0..spec.neurons.len()).map(|id| (id as u32, begin(spec.start.get(id)))).collect(),
             given: synapses.len(),
             synapses,
             fired: BTreeMap::new(),
@@ -102,10 +102,12 @@ impl Naive {
         for &(source, target, weight, potential, kind) in &self.synapses {
             let Some(&at) = self.fired.get(&source) else { continue };
             let area = self.spec.areas.iter().find(|area| area.id == self.area(source)).expect("an area");
+            // The potential of the burst before, when it fired.
             let potential = if area.membrane_driven { half_even_byte(at) } else { potential };
             let mut size = i128::from(weight) * i128::from(potential) * 65536;
             if !area.uniform {
                 let count = out[&source];
+                // Shared by all synapses of the source, whoever gets them.
                 // Half away from zero, of a number that is not negative.
                 size = (2 * size + count) / (2 * count);
             }
@@ -174,6 +176,7 @@ impl Naive {
         if self.past.len() < window {
             return;
         }
+        // Both ends in every burst, or any end in any burst.
         let past = &self.past[self.past.len() - window..];
         for &at in ends {
             let (source, target, weight, ..) = &mut self.synapses[at];
@@ -236,6 +239,11 @@ impl Naive {
         made.sort_by_key(|of| (of.0, of.1));
         made
     }
+}
+
+/// What a neuron begins with.
+fn begin(start: Option<&(f32, u16, u16)>) -> (f32, u16, u16) {
+    start.map_or((0.0, 0, 0), |&(potential, waits, row)| (normal(potential), waits, row))
 }
 
 /// Mantissa and exponent of a finite float: `mantissa · 2^exponent`.

@@ -17,6 +17,8 @@ pub(crate) struct Spec {
     pub(crate) mappings: Vec<Mapping>,
     /// What the power neuron gets, and neurons in fatigue.
     pub(crate) power: f32,
+    /// What neurons begin with: potential, bursts to pass over, times fired in a row; all zero where it is empty.
+    pub(crate) start: Vec<(f32, u16, u16)>,
     /// One list and one mark of fatigue a burst.
     pub(crate) bursts: Vec<(Vec<(u32, f32)>, bool)>,
 }
@@ -30,8 +32,10 @@ impl Spec {
             let (uniform, membrane_driven) = (rng.random_bool(0.5), rng.random_bool(0.3));
             spec.areas.push(Area { id, uniform, membrane_driven, history: pick(&mut rng, &[0, 0, 3]) });
         }
+        // A network of one neuron is one too.
         let count = rng.random_range(1..=most);
         spec.neurons.extend((0..count).map(|_| neuron(&mut rng)));
+        // Most have no memory neurons; those that have them deliver to and from them.
         let remembering = pick(&mut rng, &[0, 0, 1, 5]);
         spec.memory.extend((0..remembering).map(|_| rng.random_range(1..=5)));
         // Synapses lead from and to all of them, several between the same two among them.
@@ -44,6 +48,9 @@ impl Spec {
         // Mappings may be of one area with itself, and several of the same areas.
         if rng.random_bool(0.4) {
             spec.mappings.extend((0..rng.random_range(1..=3)).map(|_| mapping(&mut rng)));
+        }
+        if rng.random_bool(0.5) {
+            spec.start.extend((0..count).map(|_| begin(&mut rng)));
         }
         spec.bursts.extend((0..bursts).map(|_| stimulus(&mut rng, &ids)));
         spec
@@ -83,6 +90,12 @@ fn neuron(rng: &mut ChaCha8Rng) -> Neuron {
         snooze: pick(rng, &[0, 1, 4, 65535]),
         accumulate: rng.random_bool(0.6),
     }
+}
+
+/// A state in the middle of things, with counts at their ends.
+fn begin(rng: &mut ChaCha8Rng) -> (f32, u16, u16) {
+    let potential = pick(rng, &[0.0, 0.0, -0.0, 3.5, -70.0, 1e-41, 5000.0]);
+    (potential, pick(rng, &[0, 0, 1, 3, 65535]), pick(rng, &[0, 1, 2, 65534, 65535]))
 }
 
 /// A synapse of a source to any neuron.
