@@ -62,3 +62,8 @@ pub use plasticity::{Form, Mapping};
 pub use shards::{ShardedNet, Shards};
 pub use spiking::{Spike, Spiking, Stimulus};
 pub use state::State;
+
+/// The README's program, which is compiled as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

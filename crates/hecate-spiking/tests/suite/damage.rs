@@ -105,6 +105,23 @@ fn damage_is_told_by_line_and_reason() {
     assert_eq!(refused("").0, 1);
 }
 
+/// The README's file is a network, whose neurons fire.
+#[test]
+fn the_readme_shows_a_network() {
+    let readme = include_str!("../../README.md");
+    let (_, rest) = readme.split_once("```json\n").expect("a file");
+    let (text, _) = rest.split_once("```").expect("its end");
+    let experiment = Experiment::parse(text).expect("a good file");
+    let cpu = Cpu::with_threads(1).expect("a thread");
+    let start = State::start(&experiment.network).expect("room");
+    let mut net = cpu.load(&experiment.network, &start).expect("a network");
+    let burst = |burst| {
+        cpu.burst(&mut net, experiment.stimulus(burst)).expect("a burst");
+        cpu.fired(&net).expect("what fired").len()
+    };
+    assert!((1..=experiment.bursts).map(burst).sum::<usize>() >= 80, "power alone fires a neuron in every burst");
+}
+
 /// Files that are none.
 #[test]
 fn what_is_no_file_is_told() {
