@@ -4,7 +4,7 @@ use hecate_spiking::{
     Area, Builder, Cpu, Error, Form, Kind, MEMORY, Mapping, Network, Neuron, STAGED, Shards, Spike, Spiking, State,
     Stimulus, Synapse,
 };
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// Three neurons in areas 1 to 3, one memory neuron in area 3, synapses in a ring, which learn.
 fn builder() -> Builder {
@@ -182,8 +182,7 @@ fn states_of_others() {
         change(&mut state);
         says(cpu.load(&network, &state), words);
     }
-    // Digests tell networks apart.
-    // A network that differs in one weight is another one.
+    // The same without its mapping is another network.
     let other = builder().build().expect("a network");
     says(cpu.load(&other, &good), &["network", "start anew"]);
     // Empty, past the end, and behind it.
@@ -191,6 +190,48 @@ fn states_of_others() {
         says(cpu.load_part(&network, &good, part.clone()), &[&format!("neurons {} to {}", part.start, part.end)]);
     }
     cpu.load_part(&network, &good, 3..4).expect("the memory neuron");
+}
+
+/// Networks that differ in anything have other digests, so that neither takes a state of the other.
+#[test]
+fn every_change_makes_another_network() {
+    let good = Synapse { source: 1, target: 0, weight: 3, potential: 4, kind: Kind::Excitatory };
+    let synapse = |synapse| move |of: &mut Builder| of.synapse(synapse).expect("a synapse");
+    let neuron = |neuron| {
+        move |of: &mut Builder| {
+            of.neuron(neuron).expect("a neuron");
+        }
+    };
+    let plain = Neuron::new(3, 10.0);
+    let changes: [Box<dyn FnOnce(&mut Builder)>; 18] = [
+        Box::new(|_| ()),
+        Box::new(synapse(good)),
+        Box::new(synapse(Synapse { source: 0, ..good })),
+        Box::new(synapse(Synapse { target: 2, ..good })),
+        Box::new(synapse(Synapse { weight: 5, ..good })),
+        Box::new(synapse(Synapse { potential: 5, ..good })),
+        Box::new(synapse(Synapse { kind: Kind::Inhibitory, ..good })),
+        Box::new(neuron(plain.clone())),
+        Box::new(neuron(Neuron { threshold: 11.0, ..plain.clone() })),
+        Box::new(neuron(Neuron { limit: Some(99.0), ..plain.clone() })),
+        Box::new(neuron(Neuron { leak: 0.25, ..plain.clone() })),
+        Box::new(neuron(Neuron { excitability: 0.5, ..plain.clone() })),
+        Box::new(neuron(Neuron { fire_limit: 2, ..plain.clone() })),
+        Box::new(neuron(Neuron { snooze: 2, ..plain })),
+        Box::new(|of| of.power(1.0).expect("finite")),
+        Box::new(|of| drop(of.memory(1, 2))),
+        Box::new(|of| of.area(Area::uniform(9)).expect("an area")),
+        Box::new(|of| {
+            let form = Form::Classic { constant: 1, ltp: 2, ltd: 3 };
+            of.mapping(Mapping { source: 1, target: 2, window: 1, form }).expect("a mapping");
+        }),
+    ];
+    let digests = changes.into_iter().map(|change| {
+        let mut builder = builder();
+        change(&mut builder);
+        builder.build().expect("a network").digest()
+    });
+    assert_eq!(digests.collect::<BTreeSet<_>>().len(), 18);
 }
 
 /// A loaded network belongs to the value that loaded it.
