@@ -17,6 +17,7 @@ use std::{
 const BURSTS: usize = 200;
 
 fn main() -> Result<()> {
+    // Threads, synapses a neuron, and one or several sizes.
     let numbers: Vec<usize> = env::args().skip(1).map(|word| word.parse().expect("a number")).collect();
     let (threads, synapses) = (numbers.first().copied().unwrap_or(2), numbers.get(1).copied().unwrap_or(50));
     let sizes = numbers.get(2..).filter(|sizes| !sizes.is_empty()).unwrap_or(&[10_000]);
@@ -44,6 +45,7 @@ fn network(count: usize, synapses: usize) -> Result<Arc<Network>> {
         let excitability = if i % 100 == 0 { 1.0 } else { 0.0 };
         builder.neuron(Neuron { leak: 0.1, excitability, ..Neuron::new(3, 10.0) })?;
     }
+    // Targets follow their source, and wrap around at the end.
     for source in 0..count {
         for i in 0..synapses {
             let target = ((source + i + 1) % count) as u32;

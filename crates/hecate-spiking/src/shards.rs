@@ -27,6 +27,7 @@ impl<D: Spiking> Shards<D> {
         net: &mut ShardedNet<D>,
         work: impl Fn(usize, &D, &mut D::Net) -> Result<()> + Send + Sync,
     ) -> Result<()> {
+        // Devices beyond the parts of a small network have nothing to do.
         let parts = self.devices.par_iter().zip(&mut net.parts).enumerate();
         parts.try_for_each(|(number, (device, part))| work(number, device, part))
     }
@@ -80,6 +81,7 @@ impl<D: Spiking> Spiking for Shards<D> {
     }
 
     fn state(&self, net: &ShardedNet<D>) -> Result<State> {
+        // All parts agree in what fired, in the history, and in which synapses were made.
         let mut whole: Option<State> = None;
         for ((device, part), range) in self.devices.iter().zip(&net.parts).zip(&net.ranges) {
             let state = device.state(part)?;
@@ -94,6 +96,7 @@ impl<D: Spiking> Spiking for Shards<D> {
 
 /// Copies what belongs to the neurons of `range` from a part's state into that of the whole.
 fn take_over(network: &Network, whole: &mut State, part: State, range: &Range<usize>) {
+    // Memory neurons come last and have no state.
     let count = network.neuron_count();
     let own = range.start.min(count)..range.end.min(count);
     whole.potential[own.clone()].copy_from_slice(&part.potential[own.clone()]);

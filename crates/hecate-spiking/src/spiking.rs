@@ -110,6 +110,7 @@ pub trait Spiking: Clone + Debug + Send + Sync + 'static {
     /// # Errors
     /// As [`Spiking::fire`] and [`Spiking::hear`].
     fn burst(&self, net: &mut Self::Net, stimulus: Stimulus<'_>) -> Result<()> {
+        // A whole network has no other parts to hear of.
         self.fire(net, stimulus)?;
         self.hear(net, &[])
     }

@@ -196,6 +196,7 @@ fn states_of_others() {
 #[test]
 fn every_change_makes_another_network() {
     let good = Synapse { source: 1, target: 0, weight: 3, potential: 4, kind: Kind::Excitatory };
+    // Each change is of one value beside a change that is there too, so that nothing else tells them apart.
     let synapse = |synapse| move |of: &mut Builder| of.synapse(synapse).expect("a synapse");
     let neuron = |neuron| {
         move |of: &mut Builder| {
@@ -226,6 +227,7 @@ fn every_change_makes_another_network() {
             of.mapping(Mapping { source: 1, target: 2, window: 1, form }).expect("a mapping");
         }),
     ];
+    // The first change is none at all.
     let digests = changes.into_iter().map(|change| {
         let mut builder = builder();
         change(&mut builder);

@@ -108,6 +108,7 @@ fn damage_is_told_by_line_and_reason() {
 /// The README's file is a network, whose neurons fire.
 #[test]
 fn the_readme_shows_a_network() {
+    // The block of JSON, without its fences.
     let readme = include_str!("../../README.md");
     let (_, rest) = readme.split_once("```json\n").expect("a file");
     let (text, _) = rest.split_once("```").expect("its end");
@@ -199,6 +200,7 @@ fn ten_thousand_damaged_files() {
         // Files that are no UTF-8 are refused before; here their rest is looked at.
         let text = String::from_utf8_lossy(&bytes);
         match Experiment::parse(&text) {
+            // What is left is a network: it has to run, whatever its values are.
             Ok(experiment) if experiment.network.count() < 100_000 => {
                 let network = &experiment.network;
                 let mut net = cpu.load(network, &State::start(network).expect("room")).expect("a network");
