@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(Random::new(5).below(1000).unwrap(), ChaCha8Rng::seed_from_u64(5).random_range(0..1000));
         assert!(Random::new(5).below(0).is_err());
         assert_eq!(Random::new(5).within(7..7), 7u32);
-        assert_eq!(Random::new(5).within(7..3), 7usize);
+        assert_eq!(Random::new(5).within(std::ops::Range { start: 7, end: 3 }), 7usize);
         let mut chacha = ChaCha8Rng::seed_from_u64(5);
         chacha.set_stream(2);
         assert_eq!(Random::stream(5, 2).unit(), chacha.random::<f64>());
