@@ -18,8 +18,11 @@ use hecate_train::evaluate::{SEGMENT, evaluate, evaluate_and_monitor};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
-/// Both ways sum in another order.
+/// Both ways sum in another order: values differ by what f32 is allowed forward.
 const LIMIT: f64 = 1e-5;
+
+/// The same of gradients, by what f32 is allowed there: a head's gate sums terms of both signs over all tokens.
+const SLOPES: f64 = 1e-4;
 
 /// Who makes scores.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -137,7 +140,7 @@ fn assert_slopes(what: &str, a: &LanguageModel<Column>, b: &LanguageModel<Column
     assert_eq!(a.len(), b.len(), "{what}");
     for ((name, a), (same, b)) in a.iter().zip(&b) {
         let off = error(a, b);
-        assert!(name == same && off <= LIMIT, "{what}: {name}, {same}: {off:.1e}");
+        assert!(name == same && off <= SLOPES, "{what}: {name}, {same}: {off:.1e}");
     }
 }
 
