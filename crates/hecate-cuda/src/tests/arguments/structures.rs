@@ -15,7 +15,7 @@ const NUMBERS: [(&str, usize); 9] = [
     ("float", 4),
     ("double", 8),
     ("uint2", 8),
-    // Behind an address alone.
+    // Reached through an address alone.
     ("void", 0),
 ];
 

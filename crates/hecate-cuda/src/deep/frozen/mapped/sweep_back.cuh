@@ -167,7 +167,7 @@ template <int MAP> TOGETHER void sweep_back(const Layer& of, const BackLayer& ba
         u32 number = works ? round + warp : 0;
         Tile tile(l, number), d(l, number), anchor(l, number), danchor(l, number);
         if (works && ANCHORED) anchor.load(l.anchor, 1.0f), danchor.load(b.danchor, 1.0f);
-        // Behind the branch, where fewer registers wait; what a warp without a tile has counts nowhere.
+        // After the branch fewer registers are live; what a warp without a tile has counts nowhere.
         if (ANCHORED) anchor.count_from_equal<MAP>(l, 1.0f);
         const float* kept = l.kept + (u64)number * l.chunks() * TILE_SIZE;
         for (u32 chunk = chunks; chunk-- > 0;) {
