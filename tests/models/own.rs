@@ -9,12 +9,12 @@ use hecate_core::{Backend, Tensor, rules::*};
 use hecate_models::{
     Architecture, Builder, Config, Dropout, Init, LanguageModel, MixerConfig, Model, Result, RuleConfig, Tape, Var,
     Vocabulary,
-    evaluate::{SEGMENT, evaluate, evaluate_and_monitor},
     generate::{generate, generate_from},
     layers::{Block, Context, Embedding, Linear, Mixer, RmsNorm},
     sampling::{Sampler, Sampling},
     text::Stream,
 };
+use hecate_train::evaluate::{SEGMENT, evaluate, evaluate_and_monitor};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
