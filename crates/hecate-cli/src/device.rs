@@ -28,6 +28,14 @@ pub(crate) struct Choice {
     algorithm: Algorithm,
 }
 
+/// The first device of this build.
+impl Default for Choice {
+    fn default() -> Self {
+        let device = parse(default_device()).unwrap_or(Choose::Best);
+        Self { device, threads: 0, algorithm: Algorithm::Auto }
+    }
+}
+
 impl Choice {
     /// The same device as each of `jobs` sees it that run at once: on the CPU with its part of the threads, at least one.
     #[cfg(feature = "check")]

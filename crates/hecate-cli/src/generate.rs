@@ -1,4 +1,4 @@
-//! `hecate generate`: a trained model continues a prompt, or one prompt after another.
+//! `hecate generate`: a trained model, or a released one, continues a prompt, or one prompt after another.
 
 mod stops;
 mod writer;
@@ -6,7 +6,7 @@ mod writer;
 use crate::{
     device::{Choice, with_device},
     error::{Error, Result},
-    progress,
+    progress, released,
     runs::RunArgs,
     sources::is_stdin,
 };
@@ -37,6 +37,11 @@ pub(crate) struct GenerateArgs {
     carry_on: bool,
     #[command(flatten)]
     run: RunArgs,
+    /// Folder of a model that others released, as Hugging Face has it, instead of a run
+    ///
+    /// Its text ends where the model writes one of its end tokens.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["run", "best"])]
+    model: Option<PathBuf>,
     /// Number of tokens to write (bytes, unless the model has a tokenizer)
     #[arg(long, default_value_t = 400, value_name = "N")]
     tokens: usize,
@@ -99,7 +104,13 @@ impl Job for GenerateArgs {
         }
         // A file that is missing is found before a model is loaded.
         let prompt = self.prompt.read()?;
-        let (model, vocabulary) = self.run.open(device, &self.run.folder()?)?;
+        let (model, vocabulary, ends) = match &self.model {
+            Some(folder) => released::open(device, folder)?,
+            None => {
+                let (model, vocabulary) = self.run.open(device, &self.run.folder()?)?;
+                (model, vocabulary, Vec::new())
+            }
+        };
         let model = match Precision::named(&self.precision)? {
             Precision::F32 => model,
             Precision::Bf16 | Precision::Fp8 => model.stored_in_16_bits()?,
@@ -116,9 +127,9 @@ impl Job for GenerateArgs {
                 let mut writer = Writer::new(&vocabulary, self.raw, &self.stop);
                 writer.after(&tokens)?;
                 writer.prompt(&prompt)?;
-                write(&mut continuation, &mut writer, self.tokens, || false)?;
+                write(&mut continuation, &mut writer, (self.tokens, &ends), || false)?;
             }
-            None => self.answer(&model, &vocabulary)?,
+            None => self.answer(&model, &vocabulary, &ends)?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -132,7 +143,7 @@ impl GenerateArgs {
     }
 
     /// Continues line after line of standard input. A line is read with its newline, as lines of the learned text are.
-    fn answer<B: Backend>(&self, model: &LanguageModel<B>, vocabulary: &Vocabulary) -> Result<()> {
+    fn answer<B: Backend>(&self, model: &LanguageModel<B>, vocabulary: &Vocabulary, ends: &[u32]) -> Result<()> {
         let mut before: Option<(Generation<'_, B>, Writer<'_>)> = None;
         for line in 0.. {
             // Whoever types sees that it is their turn; a pipe gets nothing but answers.
@@ -157,7 +168,7 @@ impl GenerateArgs {
                 }
             };
             writer.after(&tokens)?;
-            write(&mut continuation, &mut writer, self.tokens, || false)?;
+            write(&mut continuation, &mut writer, (self.tokens, ends), || false)?;
             before = Some((continuation, writer));
         }
         Ok(())
@@ -221,19 +232,20 @@ pub(crate) fn stream<B: Backend>(
     let mut writer = Writer::new(vocabulary, false, &[]);
     writer.after(prompt)?;
     writer.prompt(text)?;
-    write(&mut continuation, &mut writer, tokens, stopped)
+    write(&mut continuation, &mut writer, (tokens, &[]), stopped)
 }
 
-/// Writes so many tokens, until the text ends or `stopped`, and a newline.
+/// Writes so many tokens, until one of `ends`, a stop text or `stopped`, and a newline.
 fn write<B: Backend>(
     continuation: &mut Generation<'_, B>,
     writer: &mut Writer<'_>,
-    tokens: usize,
+    (tokens, ends): (usize, &[u32]),
     stopped: impl Fn() -> bool,
 ) -> Result<()> {
     // A token that is drawn after a stop text would be for nothing.
     for token in continuation.take(tokens).take_while(|_| !stopped()) {
-        if !writer.token(token?)? {
+        let token = token?;
+        if ends.contains(&token) || !writer.token(token)? {
             break;
         }
     }

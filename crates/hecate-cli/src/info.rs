@@ -1,4 +1,4 @@
-//! `hecate info` and `hecate runs`: what runs there are, and how far they came.
+//! `hecate info` and `hecate runs`: what runs there are, how far they came, and what a released model is.
 //!
 //! Nothing is loaded but descriptions: a run's weights are counted by the header of their file.
 
@@ -6,6 +6,7 @@ use crate::{
     defaults,
     error::{Error, Result},
     measure::learned_windows,
+    released,
     runs::{MODEL, check_run, find, trained},
     table::Table,
     train::{CURVE, METRICS},
@@ -39,6 +40,9 @@ pub(crate) struct InfoArgs {
     /// The same by a flag, as other commands have it
     #[arg(long = "run", value_name = "DIR", conflicts_with = "run")]
     named: Option<PathBuf>,
+    /// Folder of a model that others released, as Hugging Face has it
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["run", "named"])]
+    model: Option<PathBuf>,
 }
 
 /// Flags of `hecate runs`.
@@ -51,6 +55,9 @@ pub(crate) struct RunsArgs {
 
 /// Prints what a run is, and how far it came.
 pub(crate) fn run(arguments: InfoArgs) -> Result<ExitCode> {
+    if let Some(folder) = arguments.model {
+        return released::describe(folder);
+    }
     let folder = find(arguments.run.or(arguments.named), "hecate info")?;
     check_run(&folder, "`hecate runs` lists the runs that there are")?;
     // All of it is read before a line is printed: half a description helps nobody.

@@ -4,7 +4,8 @@
 //! the backend by the name that was given and runs the job on it. Everything else is a library call:
 //!
 //! * `train` (`train/`): flags to a configuration, the training loop, the record and the picture of a run;
-//! * `generate`, `eval` and `quantize`: a trained model, found by `runs`; `info` describes runs;
+//! * `generate`, `eval` and `quantize`: a trained model, found by `runs`; `info` describes runs. What others released is in
+//!   `released`;
 //! * `check` and `bench` (feature `check`): conformance, speed, and made-up tasks;
 //! * `devices`: what there is on this machine.
 //!
@@ -30,6 +31,7 @@ mod log;
 mod measure;
 mod progress;
 mod quantize;
+mod released;
 mod runs;
 mod settings;
 mod sources;
@@ -71,7 +73,7 @@ enum Action {
     /// Learn a text; without one, Hecate's own sources.
     #[command(allow_negative_numbers = true)]
     Train(Box<train::TrainArgs>),
-    /// Continue a prompt with a trained model.
+    /// Continue a prompt with a trained model, or with one that others released.
     #[command(allow_negative_numbers = true)]
     Generate(generate::GenerateArgs),
     /// Measure how well a trained model predicts a text.
@@ -85,7 +87,7 @@ enum Action {
     /// Measure how fast rules are, or learn made-up tasks that tell memories apart.
     #[cfg(feature = "check")]
     Bench(Box<bench::BenchArgs>),
-    /// Say what a run is and how far it came.
+    /// Say what a run is and how far it came, or what a released model is.
     Info(info::InfoArgs),
     /// List runs.
     Runs(info::RunsArgs),

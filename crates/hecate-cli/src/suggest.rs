@@ -178,7 +178,7 @@ mod tests {
             ("train --model titans", "--rule"),
             ("train --gpu 0", "--device"),
             // The same name is another flag for another subcommand.
-            ("generate --model runs/a", "--run"),
+            ("generate --checkpoint runs/a", "--run"),
             ("generate -m runs/a", "--run"),
             ("generate --max-new-tokens 9", "--tokens"),
             ("eval --checkpoint runs/a", "--run"),

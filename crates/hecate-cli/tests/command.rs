@@ -15,6 +15,7 @@ mod command {
     mod mistakes;
     mod prepared;
     mod quantize;
+    mod released;
     mod settings;
     #[cfg(unix)]
     mod stopping;

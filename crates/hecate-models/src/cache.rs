@@ -8,7 +8,8 @@ use crate::{Result, Tape, Var};
 use hecate_core::{Backend, Tensor, memory};
 
 /// What one mixer remembers: named arrays `[N, ..]` of `N` sequences, and what the mixers that it is made of remember.
-/// The shapes never change, so a text of any length is gone through in constant memory.
+/// The shapes never change, so a text of any length is gone through in constant memory; but for keys and values of
+/// [`FullAttention`](crate::layers::FullAttention), whose room grows with the text.
 ///
 /// Arrays are values of the tape that the mixer ran on: inside of one tape gradients flow from call to call, and what an
 /// inert tape leaves is constant. A mixer starts afresh from arrays that are not there yet.

@@ -14,8 +14,8 @@ pub const SEGMENT: usize = 512;
 const AHEAD: usize = 16;
 
 /// An endless stream of tokens that continue a prompt, ended by the first error. Time and memory a token do not grow
-/// with the text. Where rules are frozen in groups of `G` ([`LanguageModel::group`]), each token also reads again the
-/// up to `G − 1` tokens of its group.
+/// with the text, but where attention sees all of it. Where rules are frozen in groups of `G` ([`LanguageModel::group`]), each
+/// token also reads again the up to `G − 1` tokens of its group.
 pub struct Generation<'a, B: Backend> {
     texts: Texts<'a, B>,
 }

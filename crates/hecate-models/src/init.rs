@@ -11,6 +11,7 @@ use hecate_core::{
 };
 use std::{
     f64::consts::TAU,
+    fmt,
     sync::{Mutex, PoisonError},
     thread,
 };
@@ -46,7 +47,7 @@ pub enum Init {
 pub struct Builder<'a, B: Backend> {
     device: &'a B,
     parameters: &'a mut Parameters<B>,
-    values: Values<'a>,
+    values: Values<'a, B>,
     /// Precedes all names: empty, or ended by a dot.
     scope: String,
     /// Standard deviation of [`Init::Normal`].
@@ -60,14 +61,29 @@ pub struct Builder<'a, B: Backend> {
 }
 
 /// What parameters are made of.
-#[derive(Debug)]
-enum Values<'a> {
+enum Values<'a, B: Backend> {
     /// First values, as their kinds say.
     Drawn(&'a mut Random),
     /// Zeros, for values that come from elsewhere: drawing those of a large model takes seconds.
     Zeros,
     /// Nothing: elements are counted.
     Counted(&'a mut u128),
+    /// What somebody has for their names.
+    Given(Give<'a, B>),
+}
+
+/// What a parameter of this name and shape is; none where it is only told of, and what is built of its place must not run.
+pub(crate) type Give<'a, B> = &'a mut dyn FnMut(&str, &Shape) -> Result<Option<Tensor<B>>>;
+
+impl<B: Backend> fmt::Debug for Values<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Drawn(_) => "drawn",
+            Self::Zeros => "zeros",
+            Self::Counted(_) => "counted",
+            Self::Given(_) => "given",
+        })
+    }
 }
 
 impl<'a, B: Backend> Builder<'a, B> {
@@ -114,7 +130,12 @@ impl<'a, B: Backend> Builder<'a, B> {
         Self::made_of(Values::Counted(count), device, parameters)
     }
 
-    fn made_of(values: Values<'a>, device: &'a B, parameters: &'a mut Parameters<B>) -> Self {
+    /// Parameters whose values `give` has.
+    pub(crate) fn given(device: &'a B, parameters: &'a mut Parameters<B>, give: Give<'a, B>) -> Self {
+        Self::made_of(Values::Given(give), device, parameters)
+    }
+
+    fn made_of(values: Values<'a, B>, device: &'a B, parameters: &'a mut Parameters<B>) -> Self {
         let (scope, dropout, quantization) = (String::new(), Dropout::default(), None);
         Self { device, parameters, values, scope, deviation: 0.0, layers: 1, dropout, quantization }
     }
@@ -148,6 +169,7 @@ impl<'a, B: Backend> Builder<'a, B> {
                 Values::Drawn(random) => Values::Drawn(random),
                 Values::Zeros => Values::Zeros,
                 Values::Counted(count) => Values::Counted(count),
+                Values::Given(give) => Values::Given(*give),
             },
             scope: format!("{}{name}.", self.scope),
             deviation: self.deviation,
@@ -174,7 +196,7 @@ impl<'a, B: Backend> Builder<'a, B> {
         }
         let Self { device, .. } = *self;
         let matrix = match &mut self.values {
-            Values::Drawn(_) => return Err(refuse_learning(format)),
+            Values::Drawn(_) | Values::Given(_) => return Err(refuse_learning(format)),
             Values::Zeros => Quantized::zeros(device, format, [outputs, inputs])?,
             Values::Counted(count) => {
                 **count = count.saturating_add(product(&[outputs, inputs]));
@@ -228,6 +250,10 @@ impl<'a, B: Backend> Builder<'a, B> {
                 **count = count.saturating_add(product(shape.axes()));
                 return Ok(self.parameters.next_id());
             }
+            Values::Given(give) => match give(&format!("{}{name}", self.scope), &shape)? {
+                Some(value) => value,
+                None => return Ok(self.parameters.next_id()),
+            },
         };
         Ok(self.parameters.add(format!("{}{name}", self.scope), value, decay))
     }

@@ -5,6 +5,7 @@ mod cache;
 mod loss;
 mod scores;
 
+pub(crate) use blocks::Blocks;
 pub use cache::Cache;
 pub use loss::LossGradients;
 
@@ -12,6 +13,7 @@ use crate::{
     Architecture, Builder, Config, Dropout, Error, Footprint, Interrupt, LayerCache, Masks, Model, Parameters,
     Precision, Random, Result, Tape, Var,
     bounds::{SIZE, within},
+    init::Give,
     layers::{Context, Mixer},
     model::{KeptConfig, check_parts, check_rows},
 };
@@ -68,6 +70,14 @@ impl<B: Backend> LanguageModel<B> {
     /// A model whose parameters are all 0, to be overwritten.
     pub(crate) fn blank<A: Architecture<B>>(device: &B, config: &A) -> Result<Self> {
         Self::build(device, config, None)
+    }
+
+    /// A model whose parameters are what `give` has for their names and shapes.
+    pub(crate) fn given<A: Architecture<B>>(device: &B, config: &A, give: Give<'_, B>) -> Result<Self> {
+        config.check()?;
+        let mut parameters = Parameters::new();
+        let model = config.build(&mut Builder::given(device, &mut parameters, give).with_dropout(config.dropout())?)?;
+        Self::of(device.clone(), KeptConfig::new(config)?, parameters, model)
     }
 
     /// All parameters in the order of checkpoints. Without `random` they are 0.
@@ -222,7 +232,8 @@ impl<B: Backend> LanguageModel<B> {
     }
 
     /// Scores `[batch, T, V]` of the token that follows each of `tokens [batch, T]`. The texts go on where `cache` stands;
-    /// then it stands after them. Memory and time a token do not depend on how much was read before. With a frozen rule
+    /// then it stands after them. Memory and time a token do not depend on how much was read before, but for
+    /// [`FullAttention`](crate::layers::FullAttention). With a frozen rule
     /// ([`LanguageModel::group`]) a caller who goes on token by token has to read the unfinished group again.
     ///
     /// # Errors

@@ -9,6 +9,7 @@
 //!   and rules' own backwards.
 //! * [`layers`] has memories, attention and their compositions; [`generate`] continues a prompt; [`text`] reads what is learned;
 //!   [`trained`] loads a model from its folder, and [`quantize`] makes it small.
+//! * [`Opened`] is a folder of a model that others released, of one of the families in [`architectures`].
 //!
 //! # Conventions
 //!
@@ -30,6 +31,7 @@
 //! * `tokens`, `tokenizer`, `text`: what is read
 //! * `sampling`, `generate`: what is written
 //! * `trained`, `quantize`: models out of folders and into them
+//! * `architectures`, `open`: families of models that others released, and their folders
 //!
 //! # Example
 //!
@@ -62,6 +64,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_debug_implementations)]
 
+pub mod architectures;
 pub mod bounds;
 #[cfg(feature = "dfdx")]
 pub mod bridge;
@@ -78,6 +81,7 @@ mod interrupt;
 mod language_model;
 pub mod layers;
 mod model;
+mod open;
 mod parameters;
 mod pieces;
 mod place;
@@ -105,6 +109,7 @@ pub use init::{Builder, Init};
 pub use interrupt::Interrupt;
 pub use language_model::{Cache, LanguageModel, LossGradients};
 pub use model::{Architecture, Model};
+pub use open::Opened;
 pub use parameters::{Gradients, MatrixId, Parameter, ParameterId, Parameters, QuantizedMatrix};
 pub use place::Place;
 pub use precision::Precision;

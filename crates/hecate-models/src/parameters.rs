@@ -263,7 +263,7 @@ impl<B: Backend> Gradients<B> {
 }
 
 /// Refuses another number of arrays than there are parameters.
-fn check_count(field: &str, found: usize, expected: usize) -> Result<()> {
+pub(crate) fn check_count(field: &str, found: usize, expected: usize) -> Result<()> {
     if found == expected {
         return Ok(());
     }

@@ -10,15 +10,15 @@ use std::path::Path;
 
 /// Embedding, blocks, norm, output head.
 #[derive(Debug)]
-struct Blocks<B: Backend> {
-    vocabulary_size: usize,
-    embeddings: Embedding,
+pub(crate) struct Blocks<B: Backend> {
+    pub(crate) vocabulary_size: usize,
+    pub(crate) embeddings: Embedding,
     /// First to last.
-    blocks: Vec<Block<B>>,
+    pub(crate) blocks: Vec<Block<B>>,
     /// Of the stream after the last block.
-    norm: RmsNorm,
+    pub(crate) norm: RmsNorm,
     /// To scores, tied to the embeddings or of its own.
-    head: Linear,
+    pub(crate) head: Linear,
 }
 
 impl<B: Backend> Architecture<B> for Config {

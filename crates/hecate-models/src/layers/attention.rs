@@ -137,7 +137,11 @@ fn zeros_like<B: Backend>(x: &Var<B>) -> Result<Var<B>> {
 }
 
 /// Keys and values of the tokens before, where they are remembered, in the type of the queries `q`.
-fn cached<B: Backend>(tape: &Tape<'_, B>, q: &Var<B>, context: &Context<'_, B>) -> Result<Option<Cache<Var<B>>>> {
+pub(super) fn cached<B: Backend>(
+    tape: &Tape<'_, B>,
+    q: &Var<B>,
+    context: &Context<'_, B>,
+) -> Result<Option<Cache<Var<B>>>> {
     let (Some(k), Some(v), Some(valid)) = (context.known("k"), context.known("v"), context.known("valid")) else {
         return Ok(None);
     };

@@ -36,15 +36,34 @@ pub fn mixer<B: Backend>(
     })
 }
 
-/// `x + mixer(norm x)`, then `x + mlp(norm x)`.
+/// `x + mixer(norm x)`, then `x + mlp(norm x)`; or with the norms behind, `x + norm(mixer x)` and `x + norm(mlp x)`.
 #[derive(Debug)]
 pub struct Block<B: Backend> {
     attn_norm: RmsNorm,
     attn: Box<dyn Mixer<B>>,
     mlp_norm: RmsNorm,
     mlp: Mlp,
+    place: NormPlace,
     /// Share of what is added to the stream that is dropped.
     dropout: f32,
+}
+
+/// Where a block's norms are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlace {
+    /// Of what mixer and MLP read.
+    Before,
+    /// Of what they add to the stream.
+    After,
+}
+
+/// What a block is made of: a mixer and an MLP, each with its norm.
+#[derive(Debug)]
+pub struct Branches<B: Backend> {
+    /// What goes from token to token, and its norm.
+    pub mixer: (RmsNorm, Box<dyn Mixer<B>>),
+    /// What looks at one token, and its norm.
+    pub mlp: (RmsNorm, Mlp),
 }
 
 impl<B: Backend> Block<B> {
@@ -54,13 +73,18 @@ impl<B: Backend> Block<B> {
     /// The device's own failures.
     pub fn new(build: &mut Builder<'_, B>, config: &Config, layer: &LayerConfig) -> Result<Self> {
         let (hidden, norm_eps) = (config.hidden_size, config.norm_eps);
-        Ok(Self {
-            attn_norm: RmsNorm::new(build, "attn_norm", hidden, norm_eps)?,
-            attn: mixer(&mut build.within("attn"), &layer.mixer, hidden, norm_eps)?,
-            mlp_norm: RmsNorm::new(build, "mlp_norm", hidden, norm_eps)?,
-            mlp: Mlp::new(&mut build.within("mlp"), hidden, config.mlp_size())?,
-            dropout: build.dropout().hidden,
-        })
+        let attn_norm = RmsNorm::new(build, "attn_norm", hidden, norm_eps)?;
+        let attn = mixer(&mut build.within("attn"), &layer.mixer, hidden, norm_eps)?;
+        let mlp_norm = RmsNorm::new(build, "mlp_norm", hidden, norm_eps)?;
+        let mlp = Mlp::new(&mut build.within("mlp"), hidden, config.mlp_size())?;
+        let branches = Branches { mixer: (attn_norm, attn), mlp: (mlp_norm, mlp) };
+        Ok(Self::of(build, NormPlace::Before, branches))
+    }
+
+    /// A block of these parts.
+    pub fn of(build: &Builder<'_, B>, place: NormPlace, branches: Branches<B>) -> Self {
+        let Branches { mixer: (attn_norm, attn), mlp: (mlp_norm, mlp) } = branches;
+        Self { attn_norm, attn, mlp_norm, mlp, place, dropout: build.dropout().hidden }
     }
 
     /// The mixer.
@@ -86,6 +110,10 @@ impl<B: Backend> Block<B> {
         pending: Option<&Var<B>>,
         context: &mut Context<'_, B>,
     ) -> Result<(Var<B>, Option<Var<B>>)> {
+        if self.place == NormPlace::After {
+            let x = pending.map_or_else(|| Ok(x.clone()), |pending| tape.add(x, pending))?;
+            return Ok((self.forward_with_norms_behind(tape, &x, context)?, None));
+        }
         if self.mlp.is_fused(tape, x) {
             let x = pending.map_or_else(|| Ok(x.clone()), |pending| tape.add(x, pending))?;
             return Ok((self.forward_few(tape, &x, context)?, None));
@@ -98,6 +126,21 @@ impl<B: Backend> Block<B> {
         let thought = self.mlp.forward(tape, &normed)?;
         tape.watch("the output of the MLP", &thought)?;
         Ok((x, Some(tape.dropout(self.dropout, &thought)?)))
+    }
+
+    /// [`Block::forward`] with [`NormPlace::After`].
+    fn forward_with_norms_behind(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        context: &mut Context<'_, B>,
+    ) -> Result<Var<B>> {
+        let mixed = self.attn.forward(tape, x, context)?;
+        tape.watch("the output of the mixer", &mixed)?;
+        let x = tape.add(x, &tape.dropout(self.dropout, &self.attn_norm.forward(tape, &mixed)?)?)?;
+        let thought = self.mlp.forward(tape, &x)?;
+        tape.watch("the output of the MLP", &thought)?;
+        tape.add(&x, &tape.dropout(self.dropout, &self.mlp_norm.forward(tape, &thought)?)?)
     }
 
     /// [`Block::forward`] of few tokens, of which nothing is recorded.

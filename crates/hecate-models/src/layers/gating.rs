@@ -1,7 +1,7 @@
 //! From the residual stream to the gates of a rule.
 
 use super::{GatedRule, Limits, Linear, rule_call::RuleCall, several_writes::Writes};
-use crate::{Builder, Error, Init, MemoryConfig, ParameterId, Result, Tape, Var};
+use crate::{Builder, Init, MemoryConfig, ParameterId, Result, Tape, Var};
 use hecate_core::{Backend, DType, GateKind, GateLogit, GateSlots, Slots, Tensor};
 
 /// Elements of 16 bits that matrix units read of a row at once.
@@ -63,14 +63,14 @@ impl Retention {
 }
 
 impl Gating {
-    /// A linear map with bias for every logit of the rule.
+    /// A linear map for every logit of the rule, with or without bias.
     pub(super) fn logits<B: Backend, R: GatedRule>(
         build: &mut Builder<'_, B>,
         rule: R,
-        hidden: usize,
-        heads: usize,
+        biased: bool,
+        [hidden, heads]: [usize; 2],
     ) -> Result<LogitMaps> {
-        logit_maps(build, R::Logits::NAMES, R::Logits::into_vec(rule.widths()), hidden, heads)
+        logit_maps(build, R::Logits::NAMES, R::Logits::into_vec(rule.widths()), biased, [hidden, heads])
     }
 
     /// Parameters of the forgetting gate, where the rule has one, beside those of the logits.
@@ -158,9 +158,7 @@ impl Gating {
         tape: &Tape<'_, B>,
         products: Vec<Var<B>>,
     ) -> Result<Vec<GateLogit<Tensor<B>>>> {
-        let logit = |((map, _), x): (&(Linear, Option<usize>), Var<B>)| {
-            map.signal(tape, x)?.ok_or_else(|| Error::config("logit", "a map without bias", "one with"))
-        };
+        let logit = |((map, _), x): (&(Linear, Option<usize>), Var<B>)| map.signal(tape, x);
         self.logits.iter().zip(products).map(logit).collect()
     }
 
@@ -174,16 +172,17 @@ impl Gating {
     }
 }
 
-/// A linear map with bias for every one of these names, of its width a head.
+/// A linear map for every one of these names, of its width a head.
 fn logit_maps<B: Backend>(
     build: &mut Builder<'_, B>,
     names: &[&str],
     widths: Vec<Option<usize>>,
-    hidden: usize,
-    heads: usize,
+    biased: bool,
+    [hidden, heads]: [usize; 2],
 ) -> Result<LogitMaps> {
+    let make = if biased { Linear::with_bias } else { Linear::wide };
     let map = |(name, width): (&&str, Option<usize>)| {
-        Ok((Linear::with_bias(build, name, hidden, heads * width.unwrap_or(1), Init::Normal)?, width))
+        Ok((make(build, name, hidden, heads * width.unwrap_or(1), Init::Normal)?, width))
     };
     names.iter().zip(widths).map(map).collect()
 }

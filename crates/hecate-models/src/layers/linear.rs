@@ -156,10 +156,14 @@ impl Linear {
         }
     }
 
-    /// The map's logits `x [N,1,outputs]` with their bias beside them, for a fused decode; none of a map without bias.
-    pub(super) fn signal<B: Backend>(&self, tape: &Tape<'_, B>, x: Var<B>) -> Result<Option<GateLogit<Tensor<B>>>> {
-        let Some(bias) = self.bias else { return Ok(None) };
-        Ok(Some(GateLogit { x: x.into_value(), bias: tape.parameter(bias)?.into_value() }))
+    /// The map's logits `x [N,1,outputs]` with their bias beside them, for a fused decode; zeros of a map without bias.
+    pub(super) fn signal<B: Backend>(&self, tape: &Tape<'_, B>, x: Var<B>) -> Result<GateLogit<Tensor<B>>> {
+        let x = x.into_value();
+        let bias = match self.bias {
+            Some(bias) => tape.parameter(bias)?.into_value(),
+            None => Tensor::zeros(x.device(), [x.shape().last()], DType::F32)?,
+        };
+        Ok(GateLogit { x, bias })
     }
 
     /// [`Linear::product`] of each of these maps with one `x`, on a tape that is inert: a device may start them together.

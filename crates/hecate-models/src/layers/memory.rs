@@ -13,7 +13,7 @@ use super::{
 use crate::{
     Builder, Error, Features, LayerCache, MemoryConfig, Parameters, Result, RuleConfig, Tape, Var, gates::NORM_EPSILON,
 };
-use hecate_core::{Backend, Dims, Kernel, Sequences, Shape, Slots, Tensor, for_each_rule};
+use hecate_core::{Backend, Dims, Kernel, Sequences, Shape, Slots, Tensor, for_each_rule, primitives::GateFunction};
 
 /// Coefficients `1/i!` of polynomial features over their sum, with which unit rows stay unit rows.
 const UNIT_POLY2: [f32; 3] = [0.4, 0.4, 0.2];
@@ -56,6 +56,28 @@ pub(super) struct MemoryLayer {
     pub(super) anchored: bool,
     /// [`MemoryConfig::mean`].
     mean: bool,
+    /// [`MemoryForm::norm_epsilon`].
+    norm_epsilon: f32,
+}
+
+/// What memories of released models have their own way, beside what a [`MemoryConfig`] says. The default is Hecate's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryForm {
+    /// `ε` of the norms of queries and keys, `x / √(|x|² + ε²)`, at least 0.
+    pub norm_epsilon: f32,
+    /// Factor of queries after their norm, over 0. It is that of what is read, so the norm of outputs takes it: with mean
+    /// squares of the unscaled `ε / scale²` is added.
+    pub query_scale: f32,
+    /// Whether maps to logits have a bias.
+    pub biased: bool,
+    /// What is made of the output's gate.
+    pub gate: GateFunction,
+}
+
+impl Default for MemoryForm {
+    fn default() -> Self {
+        Self { norm_epsilon: NORM_EPSILON, query_scale: 1.0, biased: true, gate: GateFunction::Silu }
+    }
 }
 
 impl<R: GatedRule> Memory<R> {
@@ -69,6 +91,19 @@ impl<R: GatedRule> Memory<R> {
         hidden: usize,
         norm_eps: f32,
     ) -> Result<Self> {
+        Self::in_form(build, config, (hidden, norm_eps), MemoryForm::default())
+    }
+
+    /// As [`Memory::new`], in the form that a family of released models has.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn in_form<B: Backend>(
+        build: &mut Builder<'_, B>,
+        config: &MemoryConfig<R>,
+        (hidden, norm_eps): (usize, f32),
+        form: MemoryForm,
+    ) -> Result<Self> {
         config.check(hidden)?;
         let (rule, heads, (key, value)) = (config.rule, config.heads, config.widths(hidden));
         let anchored = config.is_anchored();
@@ -77,9 +112,10 @@ impl<R: GatedRule> Memory<R> {
         let tail = ProjectionTail { taps: config.conv, activate: true };
         let writes = Writes(config.writes_per_token);
         let qkv = projections(build, hidden, (heads, writes), [key, key, value], tail)?;
-        let logits = Gating::logits(build, rule, hidden, heads * writes.0)?;
+        let logits = Gating::logits(build, rule, form.biased, [hidden, heads * writes.0])?;
         let output = OutputDims { hidden, heads, value };
         let gate = OutputProjection::gate(build, config.gate, output)?;
+        let norm_eps = norm_eps / (form.query_scale * form.query_scale);
         let layer = MemoryLayer {
             heads,
             key: dims.key,
@@ -88,10 +124,11 @@ impl<R: GatedRule> Memory<R> {
             writes,
             qkv,
             gating: Gating::new(build, logits, config, hidden)?,
-            output: OutputProjection::with_gate(gate, build, output, norm_eps)?,
+            output: OutputProjection::with_gate(gate, build, output, norm_eps)?.with_function(form.gate),
             initial: InitialState::where_retained(build, rule, &dims, anchored)?,
             anchored,
             mean: config.mean,
+            norm_epsilon: form.norm_epsilon,
         };
         Ok(Self { rule, layer })
     }
@@ -143,7 +180,7 @@ impl MemoryLayer {
         let [q, k, v] = &self.qkv;
         let gate = self.output.gate.is_some().then(|| products.remove(3));
         let gates = products.split_off(3);
-        let unit = Some(NORM_EPSILON);
+        let unit = Some(self.norm_epsilon);
         let each = [(k, &products[1], unit), (q, &products[0], unit), (v, &products[2], None)];
         let mut made = Projection::after_each(tape, each, context)?.into_iter();
         let mut next = || made.next().ok_or_else(|| Error::config("projections", "fewer", "three"));
@@ -219,7 +256,7 @@ impl MemoryLayer {
         x: &Var<B>,
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
-        self.featured(tape, map.forward_l2_norm(tape, x, NORM_EPSILON, context)?)
+        self.featured(tape, map.forward_l2_norm(tape, x, self.norm_epsilon, context)?)
     }
 
     /// Features of unit rows.

@@ -1,13 +1,16 @@
 //! Normalisation.
 
 use crate::{Builder, Init, ParameterId, Result, Tape, Var};
-use hecate_core::Backend;
+use hecate_core::{
+    Backend,
+    primitives::{GateFunction, RmsNormOptions},
+};
 
-/// `y = x / √(mean x² + ε) · w`, row by row.
+/// `y = x / √(mean x² + ε) · w`, row by row; or times `1 + w`.
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNorm {
     weight: ParameterId,
-    epsilon: f32,
+    options: RmsNormOptions,
 }
 
 impl RmsNorm {
@@ -16,12 +19,27 @@ impl RmsNorm {
     /// # Errors
     /// The device's own failures.
     pub fn new<B: Backend>(build: &mut Builder<'_, B>, name: &str, width: usize, epsilon: f32) -> Result<Self> {
-        Ok(Self { weight: build.within(name).parameter("weight", [width], Init::Constant(1.0))?, epsilon })
+        Self::with(build, name, width, RmsNormOptions::new(epsilon))
     }
 
-    /// Its weight, and what is added to mean squares.
+    /// As [`RmsNorm::new`], times `1 + w` with a weight that starts at zero.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn one_plus<B: Backend>(build: &mut Builder<'_, B>, name: &str, width: usize, epsilon: f32) -> Result<Self> {
+        Self::with(build, name, width, RmsNormOptions { one_plus: true, ..RmsNormOptions::new(epsilon) })
+    }
+
+    fn with<B: Backend>(build: &mut Builder<'_, B>, name: &str, width: usize, options: RmsNormOptions) -> Result<Self> {
+        let start = if options.one_plus { 0.0 } else { 1.0 };
+        Ok(Self { weight: build.within(name).parameter("weight", [width], Init::Constant(start))?, options })
+    }
+
+    /// What rows are multiplied by, and what is added to mean squares: for kernels that know no more of a norm.
     pub(super) fn parts<B: Backend>(&self, tape: &Tape<'_, B>) -> Result<(Var<B>, f32)> {
-        Ok((tape.parameter(self.weight)?, self.epsilon))
+        let weight = tape.parameter(self.weight)?;
+        let factor = if self.options.one_plus { (1.0 + &weight)? } else { weight };
+        Ok((factor, self.options.epsilon))
     }
 
     /// `x [.., width]`.
@@ -29,7 +47,7 @@ impl RmsNorm {
     /// # Errors
     /// An `x` of another width; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        tape.rms_norm(x, &self.weight(tape, x)?, self.epsilon)
+        tape.norm(x, &self.weight(tape, x)?, None, self.options)
     }
 
     /// The stream `x [.., width]` with what is still to be added to it, if anything, and that after the norm.
@@ -40,14 +58,20 @@ impl RmsNorm {
         pending: Option<&Var<B>>,
     ) -> Result<[Var<B>; 2]> {
         match pending {
-            Some(pending) => tape.add_rms_norm(pending, x, &self.weight(tape, x)?, self.epsilon),
+            Some(pending) => tape.add_norm([pending, x], &self.weight(tape, x)?, self.options),
             None => Ok([x.clone(), self.forward(tape, x)?]),
         }
     }
 
-    /// `y silu(g)`, `g` of the shape of `x`.
-    pub(super) fn gated<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, g: &Var<B>) -> Result<Var<B>> {
-        tape.rms_norm_gated(x, &self.weight(tape, x)?, g, self.epsilon)
+    /// `y function(g)`, `g` of the shape of `x`.
+    pub(super) fn gated<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        g: &Var<B>,
+        function: GateFunction,
+    ) -> Result<Var<B>> {
+        tape.norm(x, &self.weight(tape, x)?, Some(g), RmsNormOptions { function, ..self.options })
     }
 
     /// `w [width]`, for an `x [.., width]`.

@@ -2,13 +2,15 @@
 
 use super::{Linear, RmsNorm};
 use crate::{Builder, Init, Result, Tape, Var};
-use hecate_core::Backend;
+use hecate_core::{Backend, primitives::GateFunction};
 
-/// `(rmsnorm(read) · silu(x W_g)) W_o`, the norm head by head.
+/// `(rmsnorm(read) · silu(x W_g)) W_o`, the norm head by head; some families of models gate by the logistic function.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OutputProjection {
     /// `W_g`, where the output is gated.
     pub(super) gate: Option<Linear>,
+    /// What is made of it.
+    function: GateFunction,
     /// Of what a head read, `[V]`.
     pub(super) norm: RmsNorm,
     /// `W_o`, from `H · V` to the residual stream.
@@ -54,10 +56,20 @@ impl OutputProjection {
     ) -> Result<Self> {
         let norm = RmsNorm::new(build, "o_norm", value, norm_eps)?;
         let back = Linear::new(build, "o_proj", heads * value, hidden, Init::Residual)?;
-        Ok(Self { gate, norm, back, dropout: build.dropout().attention })
+        Ok(Self { gate, function: GateFunction::Silu, norm, back, dropout: build.dropout().attention })
     }
 
-    /// The gate before SiLU, `x W_g`: `[B,T,H·V]`.
+    /// The same, whose gate goes through this function.
+    pub(super) fn with_function(self, function: GateFunction) -> Self {
+        Self { function, ..self }
+    }
+
+    /// Whether kernels of a whole layer gate as it does: they know of SiLU alone.
+    pub(super) fn is_plain(&self) -> bool {
+        self.function == GateFunction::Silu
+    }
+
+    /// The gate before its function, `x W_g`: `[B,T,H·V]`.
     pub(super) fn factors<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Option<Var<B>>> {
         self.gate.as_ref().map(|gate| gate.forward(tape, x)).transpose()
     }
@@ -76,7 +88,7 @@ impl OutputProjection {
     ) -> Result<Var<B>> {
         let [batch, tokens] = [0, 1].map(|axis| read.axes()[axis]);
         let y = match factors {
-            Some(gate) => self.norm.gated(tape, read, &tape.reshape(&gate, read.axes())?)?,
+            Some(gate) => self.norm.gated(tape, read, &tape.reshape(&gate, read.axes())?, self.function)?,
             None => self.norm.forward(tape, read)?,
         };
         let width = y.axes()[2] * y.axes()[3];

@@ -155,7 +155,7 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// # Errors
     /// As the primitive.
     pub fn rms_norm(&self, x: &Var<B>, weight: &Var<B>, epsilon: f32) -> Result<Var<B>> {
-        self.normalised(x, weight, None, epsilon)
+        self.norm(x, weight, None, p::RmsNormOptions::new(epsilon))
     }
 
     /// [`primitives::rms_norm`](p::rms_norm) with a gate `g`.
@@ -163,12 +163,22 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// # Errors
     /// As the primitive.
     pub fn rms_norm_gated(&self, x: &Var<B>, weight: &Var<B>, g: &Var<B>, epsilon: f32) -> Result<Var<B>> {
-        self.normalised(x, weight, Some(g), epsilon)
+        self.norm(x, weight, Some(g), p::RmsNormOptions::new(epsilon))
     }
 
-    fn normalised(&self, x: &Var<B>, weight: &Var<B>, g: Option<&Var<B>>, epsilon: f32) -> Result<Var<B>> {
+    /// As [`Tape::rms_norm`], or with a gate as [`Tape::rms_norm_gated`], in any form that the primitive has.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub(crate) fn norm(
+        &self,
+        x: &Var<B>,
+        weight: &Var<B>,
+        g: Option<&Var<B>>,
+        options: p::RmsNormOptions,
+    ) -> Result<Var<B>> {
         self.check()?;
-        let (options, value) = (p::RmsNormOptions::new(epsilon), g.map(|g| &g.value));
+        let value = g.map(|g| &g.value);
         let inputs = RmsNormInputs { x: &x.value, weight: &weight.value, g: value };
         let p::Normed { y, inverse } = p::rms_norm(&inputs, options)?;
         if !self.follows(&[x, weight, g.unwrap_or(x)]) {
@@ -190,8 +200,20 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// # Errors
     /// As the primitive.
     pub fn add_rms_norm(&self, x: &Var<B>, residual: &Var<B>, weight: &Var<B>, epsilon: f32) -> Result<[Var<B>; 2]> {
+        self.add_norm([x, residual], weight, p::RmsNormOptions::new(epsilon))
+    }
+
+    /// As [`Tape::add_rms_norm`], in any form that the primitive has without a gate.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub(crate) fn add_norm(
+        &self,
+        [x, residual]: [&Var<B>; 2],
+        weight: &Var<B>,
+        options: p::RmsNormOptions,
+    ) -> Result<[Var<B>; 2]> {
         self.check()?;
-        let options = p::RmsNormOptions::new(epsilon);
         let inputs = RmsNormInputs { x: &x.value, weight: &weight.value, g: None };
         let p::AddedNorm { sum, normed } = p::add_rms_norm(&residual.value, &inputs, options)?;
         if !self.follows(&[x, residual, weight]) {

@@ -3,7 +3,6 @@
 use super::MemoryLayer;
 use crate::{
     Features, Result, Tape, Var,
-    gates::NORM_EPSILON,
     layers::{
         Context, Linear, Projection, RmsNorm,
         rule_call::{RuleCall, Surroundings},
@@ -26,7 +25,8 @@ impl MemoryLayer {
         let wide = tape.is_inert() && [tape.activations(), x.value().dtype()] == [DType::F32; 2];
         let dims = || self.dims(context.sequences.clone(), 1);
         let known = || rule.has_fused_decode(x.value().device(), &dims(), self.gating.limits());
-        let plain = self.features == Features::Identity && self.writes.is_one() && self.gating.is_plain();
+        let formed = self.gating.is_plain() && self.output.is_plain();
+        let plain = self.features == Features::Identity && self.writes.is_one() && formed;
         one && wide && plain && !self.anchored && !self.mean && known()
     }
 
@@ -78,7 +78,7 @@ impl MemoryLayer {
         let surroundings = Surroundings {
             sizes: [self.heads, self.key, self.value],
             qkv,
-            norm_epsilon: NORM_EPSILON,
+            norm_epsilon: self.norm_epsilon,
             retention: self.gating.token_retention(tape, retention)?,
             logits,
             limits: self.gating.limits(),

@@ -1,0 +1,127 @@
+//! What all families have around and inside of their blocks.
+
+use crate::{
+    Builder, Error, Model, Result,
+    bounds::{LAYERS, SIZE, within},
+    language_model::Blocks,
+    layers::{Block, Embedding, RmsNorm},
+};
+use hecate_core::Backend;
+use serde::{Deserialize, Serialize};
+
+/// Sizes of a model around its blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Decoder {
+    pub(super) vocabulary: usize,
+    pub(super) hidden: usize,
+    pub(super) layers: usize,
+    /// Whether the head's matrix is the table of embeddings.
+    pub(super) tied: bool,
+    /// Name of the table of embeddings.
+    pub(super) embeddings: &'static str,
+}
+
+/// Fields that all families of transformers have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Trunk {
+    pub(super) vocab_size: usize,
+    pub(super) hidden_size: usize,
+    /// Inside of MLPs.
+    pub(super) intermediate_size: usize,
+    pub(super) num_hidden_layers: usize,
+    #[serde(default = "epsilon")]
+    pub(super) rms_norm_eps: f32,
+    #[serde(default)]
+    tie_word_embeddings: bool,
+}
+
+fn epsilon() -> f32 {
+    1e-6
+}
+
+impl Trunk {
+    /// Sizes around the blocks.
+    pub(super) fn decoder(&self) -> Decoder {
+        Decoder {
+            vocabulary: self.vocab_size,
+            hidden: self.hidden_size,
+            layers: self.num_hidden_layers,
+            tied: self.tie_word_embeddings,
+            embeddings: "embed_tokens",
+        }
+    }
+
+    /// Refuses sizes that no model has.
+    pub(super) fn check(&self) -> Result<()> {
+        self.decoder().check()?;
+        sizes(&[("intermediate_size", self.intermediate_size)])
+    }
+}
+
+/// How a family makes the norm of this name and width.
+pub(super) type NewNorm<B> = fn(&mut Builder<'_, B>, &str, usize, f32) -> Result<RmsNorm>;
+
+impl Decoder {
+    /// Embedding, blocks, norm and head; `block` makes the block of this number.
+    pub(super) fn build<B: Backend>(
+        self,
+        build: &mut Builder<'_, B>,
+        (norm, epsilon): (NewNorm<B>, f32),
+        mut block: impl FnMut(&mut Builder<'_, B>, usize) -> Result<Block<B>>,
+    ) -> Result<Box<dyn Model<B>>> {
+        let Self { vocabulary, hidden, layers, tied, embeddings } = self;
+        let mut model = build.within("model");
+        let embeddings = Embedding::new(&mut model, embeddings, vocabulary, hidden)?;
+        let blocks = (0..layers).map(|i| block(&mut model.within(&format!("layers.{i}")), i));
+        let blocks = blocks.collect::<Result<_>>()?;
+        let norm = norm(&mut model, "norm", hidden, epsilon)?;
+        let head = embeddings.head(build, "lm_head", (vocabulary, hidden), tied)?;
+        Ok(Box::new(Blocks { vocabulary_size: vocabulary, embeddings, blocks, norm, head }))
+    }
+
+    /// Refuses sizes that no model has.
+    pub(super) fn check(self) -> Result<()> {
+        within("num_hidden_layers", self.layers, 1..=LAYERS)?;
+        sizes(&[("vocab_size", self.vocabulary), ("hidden_size", self.hidden)])
+    }
+}
+
+/// Refuses sizes of zero, and those that no model has.
+pub(super) fn sizes(named: &[(&str, usize)]) -> Result<()> {
+    named.iter().try_for_each(|&(name, size)| within(name, size, 1..=SIZE))
+}
+
+/// Refuses value heads that share a key head.
+pub(super) fn own_key_heads((keys, key_heads): (&str, usize), (values, value_heads): (&str, usize)) -> Result<()> {
+    if key_heads == value_heads {
+        return Ok(());
+    }
+    let expected = format!("{key_heads}, as {keys}: value heads that share a key head are not built yet");
+    Err(Error::config(values, value_heads, expected))
+}
+
+/// A part of a width for each of so many heads.
+pub(super) fn share(name: &str, width: usize, heads: usize) -> Result<usize> {
+    if heads > 0 && width > 0 && width.is_multiple_of(heads) {
+        return Ok(width / heads);
+    }
+    Err(Error::config(name, width, format!("a multiple of the {heads} heads")))
+}
+
+/// Which blocks are attention, of `layer_types`, one a block; where that is absent, every block of `period`, its last.
+pub(super) fn attention_layers(types: Option<&[String]>, layers: usize, period: usize) -> Result<Vec<bool>> {
+    let Some(types) = types else { return Ok((1..=layers).map(|i| i.is_multiple_of(period)).collect()) };
+    if types.len() != layers {
+        return Err(Error::config(
+            "layer_types",
+            format!("a list of {}", types.len()),
+            format!("{layers}, one a layer"),
+        ));
+    }
+    let kind = |found: &String| match found.as_str() {
+        "full_attention" => Ok(true),
+        "linear_attention" => Ok(false),
+        other => Err(Error::config("layer_types", format!("`{other}`"), "`full_attention` or `linear_attention`")),
+    };
+    types.iter().map(kind).collect()
+}

@@ -1,0 +1,134 @@
+//! Folders that somebody damaged: a model or an error, never a panic, and no memory that the files do not account for.
+
+use crate::{MODELS, copy, largest::largest};
+use hecate_cpu::Cpu;
+use hecate_models::{Error, LanguageModel, Opened, Random};
+use std::{
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+};
+
+/// Cases unless `HECATE_FUZZ` says how many.
+const CASES: usize = 256;
+/// Words that files consist of, and what stands for them elsewhere.
+const WORDS: [&str; 24] = [
+    "F32",
+    "F16",
+    "BF16",
+    "I32",
+    "U8",
+    "F64",
+    "null",
+    "true",
+    "false",
+    "0",
+    "-1",
+    "1e99",
+    "65536",
+    "4294967296",
+    "18446744073709551615",
+    "\"silu\"",
+    "\"llama\"",
+    "{}",
+    "[]",
+    "weight",
+    "model.",
+    "q_proj",
+    "full_attention",
+    "proj",
+];
+
+/// Draws of one seed: a case that fails is found again.
+struct Draws(Random);
+
+impl Draws {
+    fn below(&mut self, count: usize) -> usize {
+        self.0.below(count.max(1)).expect("more than none")
+    }
+
+    /// Bytes changed in one of the ways that files get damaged.
+    fn change(&mut self, bytes: &mut Vec<u8>) {
+        // Headers and texts are where most can go wrong: half of the places are in the first bytes.
+        let most = if self.below(2) == 0 { bytes.len().min(600) } else { bytes.len() };
+        let at = self.below(most);
+        match self.below(6) {
+            0 => bytes.truncate(at),
+            1 if at < bytes.len() => bytes[at] ^= 1 << self.below(8),
+            2 => drop(bytes.splice(at..at, [self.below(256) as u8])),
+            3 => bytes.extend(vec![0; self.below(40)]),
+            4 if at < bytes.len() => drop(bytes.remove(at)),
+            _ => self.exchange(bytes),
+        }
+    }
+
+    /// One word for another where it is found: types, names and numbers.
+    fn exchange(&mut self, bytes: &mut Vec<u8>) {
+        let [old, new] = [0; 2].map(|_| WORDS[self.below(WORDS.len())].as_bytes());
+        let found: Vec<_> = bytes.windows(old.len()).enumerate().filter(|(_, window)| *window == old).collect();
+        if let Some(at) = found.get(self.below(found.len())).map(|(at, _)| *at) {
+            bytes.splice(at..at + old.len(), new.iter().copied());
+        }
+    }
+}
+
+/// All files of a folder, in order.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> =
+        fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("a file").path()).collect();
+    files.sort();
+    files
+}
+
+/// Opens and reads what is there.
+fn read(folder: &Path) -> Result<LanguageModel<Cpu>, Error> {
+    Opened::open(&Cpu::with_threads(1)?, folder)?.model()
+}
+
+/// Scores, or what the values are not: some are no numbers any more.
+fn run(model: &LanguageModel<Cpu>) -> Result<(), Error> {
+    model.infer(&[1, 2, 3], 1, &mut model.cache(1)?).map(drop)
+}
+
+#[test]
+fn damaged_folders_are_read_or_refused() {
+    let asked = std::env::var("HECATE_FUZZ").map(|cases| cases.parse().expect("HECATE_FUZZ is a number of cases"));
+    let cases = asked.unwrap_or(CASES);
+    let (mut draws, mut opened, mut refused) = (Draws(Random::new(24)), 0, 0);
+    for case in 0..cases {
+        let name = MODELS[case % MODELS.len()];
+        let folder = copy(name);
+        let before: u64 = files(folder.path()).iter().map(|path| fs::metadata(path).expect("a file").len()).sum();
+        let all = files(folder.path());
+        let path = &all[draws.below(all.len())];
+        if draws.below(20) == 0 {
+            fs::remove_file(path).expect("a file");
+        } else {
+            let mut bytes = fs::read(path).expect("a file");
+            (0..=draws.below(3)).for_each(|_| draws.change(&mut bytes));
+            fs::write(path, bytes).expect("room");
+        }
+        let (outcome, most) = largest(|| sound(|| read(folder.path())));
+        let told = outcome.unwrap_or_else(|| panic!("case {case} of {name} panicked, {}", path.display()));
+        // Elements of 16 bits are read into 32, and some files have a few bytes more than before.
+        assert!(most as u64 <= 2 * before + 4096, "case {case} of {name}: {most} bytes at once, of {before} in all");
+        let error = match told {
+            Ok(model) => {
+                opened += 1;
+                sound(|| run(&model)).unwrap_or_else(|| panic!("case {case} of {name} panicked as it ran")).err()
+            }
+            Err(error) => {
+                refused += 1;
+                Some(error)
+            }
+        };
+        assert!(error.is_none_or(|error| error.to_string().len() > 10), "case {case} of {name}");
+    }
+    // Where values alone are changed, a model is one still.
+    assert!(opened > cases / 20 && refused > cases / 4, "{opened} opened, {refused} refused");
+}
+
+/// What `work` gives; none where it panics.
+fn sound<T>(work: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).ok()
+}
