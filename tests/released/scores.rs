@@ -128,7 +128,7 @@ pub(crate) fn have_the_gradients_of_the_familys_own_code<B: Backend>(device: &B,
     for case in models.iter().map(|&name| Case::open(device, name)) {
         let (inputs, targets) = (case.tokens(0, TOKENS), case.tokens(1, TOKENS + 1));
         let (loss, gradients) = case.model.loss_and_gradients(&inputs, &targets, 2).expect("gradients");
-        let apart = error(&case.array("loss").expect("a loss"), &[loss.into()]);
+        let apart = error(&case.array("loss").expect("a loss"), &[loss]);
         assert!(apart <= SCORES, "{}: the loss by {apart:.1e}", case.name);
         for (parameter, gradient) in case.model.parameters().iter().zip(gradients.iter()) {
             let found = Array::download(gradient.as_ref().expect("a gradient")).expect("a gradient").values;
