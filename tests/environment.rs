@@ -28,12 +28,13 @@ fn variables(text: &str) -> BTreeSet<String> {
 /// Names of capitals between two `quote`s, as variables are named.
 fn capitals(text: &str, quote: char) -> BTreeSet<String> {
     let capital = |letter: char| letter.is_ascii_uppercase() || letter.is_ascii_digit() || letter == '_';
-    let names = text.split(quote).filter(|word| word.len() > "MIT".len() && word.chars().all(capital));
+    let is_name = |word: &&str| word.len() > "MIT".len() && !word.starts_with(|first: char| first.is_ascii_digit());
+    let names = text.split(quote).filter(is_name).filter(|word| word.chars().all(capital));
     names.map(str::to_owned).collect()
 }
 
 /// What sources that read the environment have in capitals and that is no variable.
-const WORDS: [&str; 5] = ["JSON", "LLVM", "NVRTC", "WITH", "__CUDA_ARCH"];
+const WORDS: [&str; 6] = ["BF16", "JSON", "LLVM", "NVRTC", "WITH", "__CUDA_ARCH"];
 
 /// What drivers and libraries read, and the page tells of.
 const OF_LIBRARIES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "RAYON_NUM_THREADS", "VK_DRIVER_FILES"];

@@ -1,7 +1,9 @@
 //! Models that others released: `info --model` and `generate --model`.
 
 use super::harness::Workspace;
-use std::{fs, path::Path};
+#[cfg(feature = "tokenizer")]
+use std::fs;
+use std::path::Path;
 
 /// A small model of another family, as its own code wrote it.
 fn folder(name: &str) -> String {
