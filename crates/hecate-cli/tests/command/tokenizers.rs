@@ -61,7 +61,7 @@ fn words_are_apart_wherever_a_text_goes_on() {
         serde_json::from_slice(&fs::read(workspace.path("runs/words/config.json")).unwrap()).unwrap();
     assert_eq!(config["vocab_size"].as_u64().or(config["vocabulary_size"].as_u64()), Some(72));
     let sample = trained.stdout.split("sample, after the prompt ").nth(1).expect("a sample");
-    let (prompt, text) = sample.split_once(":\n").expect("a prompt and a text");
+    let (prompt, text) = sample.split_once(":\n\n").expect("a prompt and a text");
     assert!(text.starts_with(prompt.trim_matches('"')), "{sample}");
     assert!(known(text) > 50);
     // At a temperature of 2 unlikely words are drawn too, so that many pairs have their chance to be joined.
