@@ -55,7 +55,9 @@ impl Terminal {
     fn run(mut self, line: &str) -> (Option<i32>, Vec<String>) {
         let workspace = Workspace::new();
         let mut command = workspace.command(&line.split_whitespace().collect::<Vec<_>>());
-        let mut child = command.stdout(self.stream()).stderr(self.stream()).spawn().unwrap();
+        // Without a name, a terminal is taken for one that moves no cursor.
+        command.env("TERM", "xterm").stdout(self.stream()).stderr(self.stream());
+        let mut child = command.spawn().unwrap();
         // From here on the child alone holds that end; reading ends with an error once it is gone.
         drop((command, self.program));
         // More than the system holds back may come: it is read while the child runs.
