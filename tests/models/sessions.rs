@@ -125,8 +125,18 @@ fn company_changes_no_text() {
         let mut all: Vec<_> = LENGTHS.map(|length| session(&model, length)).into();
         let mut alone: Vec<_> = all.iter().map(Session::fork).collect();
         // Who goes on in each step: the same for a while, one more, one less, another order.
-        let steps: [&[usize]; 9] =
-            [&[0, 1], &[0, 1], &[0, 1], &[0, 1, 2, 3], &[0, 1, 2, 3], &[3, 1, 0], &[3, 1, 0], &[2], &[2, 0, 1, 3]];
+        let steps: [&[usize]; 10] = [
+            &[0, 1],
+            &[0, 1],
+            &[1, 0],
+            &[0, 1, 2, 3],
+            &[0, 1, 2, 3],
+            &[3, 1, 0, 2],
+            &[3, 1, 0],
+            &[3, 1, 0],
+            &[2],
+            &[2, 0, 1, 3],
+        ];
         for who in steps {
             let expected: Vec<u32> = who.iter().map(|&i| alone[i].next(&model).expect(name)).collect();
             let mut places: Vec<Option<&mut Session<Column>>> = all.iter_mut().map(Some).collect();
