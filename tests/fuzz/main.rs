@@ -10,6 +10,7 @@ mod kept;
 mod layers;
 mod models;
 mod primitives;
+mod released;
 mod sizes;
 mod texts;
 mod tokenizers;

@@ -38,5 +38,6 @@ mod own;
 mod prepared;
 mod quantized;
 mod remembering;
+mod sessions;
 mod steps;
 mod training;

@@ -14,6 +14,7 @@ mod own;
 mod prepared;
 mod quantized;
 mod remembering;
+mod sessions;
 mod steps;
 mod stopping;
 

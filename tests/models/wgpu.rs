@@ -12,6 +12,7 @@ mod levels;
 mod own;
 mod quantized;
 mod remembering;
+mod sessions;
 mod steps;
 
 /// The tiny model and text of the CPU's tests of training.

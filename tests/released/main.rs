@@ -5,6 +5,7 @@ mod damage;
 mod files;
 mod largest;
 mod scores;
+mod sessions;
 
 use std::{fs, path::PathBuf};
 use tempfile::TempDir;
@@ -48,7 +49,7 @@ fn copy(name: &str) -> TempDir {
 macro_rules! scores_on {
     ($backend:ident, $models:expr, $open:expr) => {
         mod $backend {
-            use crate::scores;
+            use crate::{scores, sessions};
 
             #[test]
             fn scores_are_those_of_the_familys_own_code() {
@@ -63,6 +64,16 @@ macro_rules! scores_on {
             #[test]
             fn gradients_are_those_of_the_familys_own_code() {
                 super::with($open, |device| scores::have_the_gradients_of_the_familys_own_code(device, &$models));
+            }
+
+            #[test]
+            fn texts_are_the_same_in_company() {
+                super::with($open, |device| sessions::are_the_same_in_company(device, &$models));
+            }
+
+            #[test]
+            fn texts_go_on_from_files() {
+                super::with($open, |device| sessions::go_on_from_files(device, &$models));
             }
 
             #[test]

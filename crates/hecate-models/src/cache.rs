@@ -2,10 +2,17 @@
 
 mod file;
 
-pub(crate) use file::shapes;
-
 use crate::{Result, Tape, Var};
 use hecate_core::{Backend, Tensor, memory};
+
+/// Tokens by which the room of what grows with the text grows, so that it is not made anew for every token.
+const GROWTH: usize = 64;
+
+/// Places that there are for so many tokens, where one is kept of each.
+pub(crate) fn room(tokens: usize) -> usize {
+    // A text of as many tokens as can be counted has no room left to grow into.
+    tokens.checked_next_multiple_of(GROWTH).unwrap_or(tokens)
+}
 
 /// What one mixer remembers: named arrays `[N, ..]` of `N` sequences, and what the mixers that it is made of remember.
 /// The shapes never change, so a text of any length is gone through in constant memory; but for keys and values of
@@ -19,6 +26,8 @@ pub struct LayerCache<B: Backend> {
     parts: Vec<LayerCache<B>>,
     /// Somebody asked for a part that is not there.
     lacks_part: bool,
+    /// Own arrays are `[N, P, ..]` with a place for each token, the last tokens in the last places: `P` grows with the text.
+    grows: bool,
 }
 
 impl<B: Backend> LayerCache<B> {
@@ -29,7 +38,12 @@ impl<B: Backend> LayerCache<B> {
 
     /// As [`LayerCache::new`], from values of a tape.
     fn of_vars(arrays: Vec<(&'static str, Var<B>)>) -> Self {
-        Self { arrays, parts: Vec::new(), lacks_part: false }
+        Self { arrays, parts: Vec::new(), lacks_part: false, grows: false }
+    }
+
+    /// The same, of arrays `[N, P, ..]` whose axis `P` has [`room`] for all tokens so far.
+    pub(crate) fn growing(self) -> Self {
+        Self { grows: true, ..self }
     }
 
     /// The same, and what the mixer's parts remember, in their order.
@@ -100,9 +114,11 @@ impl<B: Backend> LayerCache<B> {
         Self::join(tape, &memory::filled("cache", batch, self)?)
     }
 
-    /// One cache of all texts: arrays joined along axis 0.
+    /// One cache of all texts: arrays joined along axis 0. What grows has room for the longest of them.
     pub(crate) fn join(tape: &Tape<'_, B>, all: &[&Self]) -> Result<Self> {
-        Self::zip(all, &|arrays| match arrays {
+        let places = all.iter().map(|cache| cache.places()).max().unwrap_or(0);
+        let widened = all.iter().map(|cache| cache.with_places(tape, places)).collect::<Result<Vec<_>>>()?;
+        Self::zip(&widened.iter().collect::<Vec<_>>(), &|arrays| match arrays {
             [one] => Ok((*one).clone()),
             [first, ..] if first.value().shape().count() == 0 => {
                 without_elements(first, arrays.iter().map(|array| array.axes()[0]).sum())
@@ -119,6 +135,23 @@ impl<B: Backend> LayerCache<B> {
         })
     }
 
+    /// The most places that an array has which grows.
+    fn places(&self) -> usize {
+        let own = self.arrays.iter().filter(|_| self.grows).map(|(_, array)| array.axes()[1]);
+        own.chain(self.parts.iter().map(Self::places)).max().unwrap_or(0)
+    }
+
+    /// The same tokens in so many places, where places grow: empty ones are put before, or left out.
+    pub(crate) fn with_places(&self, tape: &Tape<'_, B>, places: usize) -> Result<Self> {
+        let arrays = self
+            .arrays
+            .iter()
+            .map(|(name, array)| Ok((*name, if self.grows { in_places(tape, array, places)? } else { array.clone() })));
+        let parts = self.parts.iter().map(|part| part.with_places(tape, places)).collect::<Result<_>>()?;
+        let Self { lacks_part, grows, .. } = *self;
+        Ok(Self { arrays: arrays.collect::<Result<_>>()?, parts, lacks_part, grows })
+    }
+
     /// Makes each array from those of the same name in `all`.
     fn zip(all: &[&Self], make: &dyn Fn(&[&Var<B>]) -> Result<Var<B>>) -> Result<Self> {
         let Some(first) = all.first() else {
@@ -128,7 +161,25 @@ impl<B: Backend> LayerCache<B> {
         let arrays = first.arrays.iter().enumerate().map(|(i, (name, _))| Ok((*name, array(i)?)));
         let part = |i: usize| Self::zip(&all.iter().map(|cache| &cache.parts[i]).collect::<Vec<_>>(), make);
         let parts = (0..first.parts.len()).map(part);
-        Ok(Self { parts: parts.collect::<Result<_>>()?, ..Self::of_vars(arrays.collect::<Result<_>>()?) })
+        let grows = first.grows;
+        Ok(Self { parts: parts.collect::<Result<_>>()?, grows, ..Self::of_vars(arrays.collect::<Result<_>>()?) })
+    }
+}
+
+/// The last `places` places of `x [N,P,..]`, or all of them behind empty ones.
+pub(crate) fn in_places<B: Backend>(tape: &Tape<'_, B>, x: &Var<B>, places: usize) -> Result<Var<B>> {
+    let has = x.axes()[1];
+    let empty = |places: usize| {
+        let mut axes = x.axes().to_vec();
+        axes[1] = places;
+        Ok(Var::constant(Tensor::zeros(x.value().device(), axes, x.value().dtype())?))
+    };
+    match (has, places) {
+        _ if has == places => Ok(x.clone()),
+        // Primitives refuse an axis of length 0.
+        (0, _) | (_, 0) => empty(places),
+        _ if has > places => tape.narrow(x, 1, has - places, places),
+        _ => tape.concat(&[&empty(places - has)?, x], 1),
     }
 }
 
@@ -141,6 +192,7 @@ fn without_elements<B: Backend>(like: &Var<B>, texts: usize) -> Result<Var<B>> {
 
 impl<B: Backend> Clone for LayerCache<B> {
     fn clone(&self) -> Self {
-        Self { arrays: self.arrays.clone(), parts: self.parts.clone(), lacks_part: self.lacks_part }
+        let Self { arrays, parts, lacks_part, grows } = self;
+        Self { arrays: arrays.clone(), parts: parts.clone(), lacks_part: *lacks_part, grows: *grows }
     }
 }

@@ -1,6 +1,9 @@
 //! Continuing texts.
 
 mod device_draws;
+mod session;
+
+pub use session::{Session, next_of_all};
 
 use crate::{Cache, Error, LanguageModel, Result, sampling::Sampler};
 use hecate_core::{Backend, Capture, CapturedStep, Host, Tensor};
@@ -178,20 +181,9 @@ impl<B: Backend> Texts<'_, B> {
         self.refusal.as_deref()
     }
 
-    /// Reads tokens and keeps the last ones' logits. The cache moves on by whole groups; the tokens of an unfinished group
-    /// are read from a copy of it.
+    /// Reads tokens and keeps the last ones' logits.
     fn read(&mut self, tokens: &[Vec<u32>]) -> Result<()> {
-        self.group.extend_from_slice(tokens);
-        let unfinished = self.group.split_off(self.group.len() / self.model.group() * self.model.group());
-        let whole = std::mem::replace(&mut self.group, unfinished);
-        let batch = self.samplers.len();
-        if !whole.is_empty() {
-            self.logits = last_rows(&self.model.infer(&by_text(&whole, batch), batch, &mut self.cache)?)?;
-        }
-        if !self.group.is_empty() {
-            let tokens = by_text(&self.group, batch);
-            self.logits = last_rows(&self.model.infer(&tokens, batch, &mut self.cache.clone())?)?;
-        }
+        self.logits = read_rows(self.model, &mut self.cache, &mut self.group, tokens)?;
         Ok(())
     }
 
@@ -253,6 +245,27 @@ impl<B: Backend> Texts<'_, B> {
         self.unread.push(tokens.clone());
         Ok(tokens)
     }
+}
+
+/// The logits after `tokens`, one or more of every text at a time. The cache moves on by whole groups; the tokens of an
+/// unfinished `group` are read from a copy of it.
+fn read_rows<B: Backend>(
+    model: &LanguageModel<B>,
+    cache: &mut Cache<B>,
+    group: &mut Vec<Vec<u32>>,
+    tokens: &[Vec<u32>],
+) -> Result<Vec<Vec<f32>>> {
+    group.extend_from_slice(tokens);
+    let unfinished = group.split_off(group.len() / model.group() * model.group());
+    let whole = std::mem::replace(group, unfinished);
+    let (batch, mut logits) = (cache.batch(), Vec::new());
+    if !whole.is_empty() {
+        logits = last_rows(&model.infer(&by_text(&whole, batch), batch, cache)?)?;
+    }
+    if !group.is_empty() {
+        logits = last_rows(&model.infer(&by_text(group, batch), batch, &mut cache.clone())?)?;
+    }
+    Ok(logits)
 }
 
 /// Tokens as the model takes them, `[batch, T]`, of one of every text at a time.

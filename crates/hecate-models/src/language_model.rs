@@ -7,6 +7,7 @@ mod scores;
 
 pub(crate) use blocks::Blocks;
 pub use cache::Cache;
+pub(crate) use cache::POSITION;
 pub use loss::LossGradients;
 
 use crate::{
@@ -18,7 +19,10 @@ use crate::{
     model::{KeptConfig, check_parts, check_rows},
 };
 use hecate_core::{Backend, DType, Sequences, Tensor};
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::HashSet,
+    sync::{Arc, OnceLock},
+};
 
 /// A [`Model`], its parameters, and how its passes run. What it is made of a [`Config`] says, or an [`Architecture`] of one's own.
 ///
@@ -55,6 +59,8 @@ pub struct LanguageModel<B: Backend> {
     fp8_scales: Option<Tensor<B>>,
     /// Scores that losses are made of at a time, where somebody asked for so many.
     scores_at_once: Option<usize>,
+    /// Of its weights, once somebody asked for it and as long as they stay.
+    fingerprint: OnceLock<String>,
 }
 
 impl<B: Backend> LanguageModel<B> {
@@ -100,7 +106,19 @@ impl<B: Backend> LanguageModel<B> {
             return Err(Error::config("parameters", format!("two named `{}`", twice.name), expected));
         }
         let (precision, interrupt, masks, fp8_scales, scores_at_once) = (Precision::default(), None, None, None, None);
-        Ok(Self { device, config, parameters, model, precision, interrupt, masks, fp8_scales, scores_at_once })
+        let fingerprint = OnceLock::new();
+        Ok(Self {
+            device,
+            config,
+            parameters,
+            model,
+            precision,
+            interrupt,
+            masks,
+            fp8_scales,
+            scores_at_once,
+            fingerprint,
+        })
     }
 
     /// The same model, whose passes that gather gradients have activations of this precision.
@@ -114,7 +132,7 @@ impl<B: Backend> LanguageModel<B> {
     /// # Errors
     /// The device's own failures.
     pub fn stored_in_16_bits(mut self) -> Result<Self> {
-        self.parameters.round_matrices(DType::Bf16)?;
+        self.parameters_mut().round_matrices(DType::Bf16)?;
         Ok(self)
     }
 
@@ -152,7 +170,7 @@ impl<B: Backend> LanguageModel<B> {
     }
 
     /// A tape for a pass that gathers nothing.
-    fn inert(&self) -> Tape<'_, B> {
+    pub(crate) fn inert(&self) -> Tape<'_, B> {
         Tape::inert(&self.parameters).interruptible(self.interrupt.as_ref())
     }
 
@@ -206,7 +224,21 @@ impl<B: Backend> LanguageModel<B> {
 
     /// What it has learned, to be changed.
     pub fn parameters_mut(&mut self) -> &mut Parameters<B> {
+        self.fingerprint.take();
         &mut self.parameters
+    }
+
+    /// 64 bits of all that it has learned, as hexadecimal digits: two models of one configuration and fingerprint are the same.
+    /// Weights come to the host once, and again after they changed. Not for security.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn fingerprint(&self) -> Result<&str> {
+        if let Some(known) = self.fingerprint.get() {
+            return Ok(known);
+        }
+        let found = self.parameters.checksum()?;
+        Ok(self.fingerprint.get_or_init(|| found))
     }
 
     /// What a step of learning costs with `batch` sequences of `tokens` tokens a pass.
@@ -245,6 +277,17 @@ impl<B: Backend> LanguageModel<B> {
         Ok(logits.into_value())
     }
 
+    /// Whether texts of unlike lengths can go on in one call of a token each.
+    pub(crate) fn takes_unlike_texts(&self) -> bool {
+        self.mixers().iter().all(|mixer| mixer.takes_unlike_texts())
+    }
+
+    /// One cache of these texts, each of its own length.
+    pub(crate) fn joined(&self, caches: &[&Cache<B>]) -> Result<Cache<B>> {
+        caches.iter().try_for_each(|cache| cache.check(&self.config))?;
+        Cache::joined(&self.inert(), self.device(), caches)
+    }
+
     /// What `read` makes of `tokens [batch, T]` where `cache` stands; then it stands after them.
     fn read_on<T>(
         &self,
@@ -262,7 +305,10 @@ impl<B: Backend> LanguageModel<B> {
         // Layers write as they go: a copy keeps the cache whole if one of them fails.
         let mut next = cache.clone();
         let result = read(&self.ids(tokens, batch)?, &mut next)?;
-        next.advance(tokens.len() / batch);
+        let read = tokens.len() / batch;
+        next.advance(read);
+        // A call has fewer tokens than can be counted in 32 bits.
+        next.advance_on_device(read as u32)?;
         *cache = next;
         Ok(result)
     }

@@ -117,6 +117,16 @@ impl Sampler {
         self.accept(token)
     }
 
+    /// Tokens asked for so far.
+    pub(crate) fn drawn(&self) -> u64 {
+        self.drawn
+    }
+
+    /// The same sampler once it was asked for so many tokens.
+    pub(crate) fn after(self, drawn: u64) -> Self {
+        Self { drawn, ..self }
+    }
+
     /// How a device draws in its place.
     pub(crate) fn options(&self) -> Options {
         self.options.clone()

@@ -60,15 +60,18 @@ pub fn pack<B: Backend>(
     seal(path, floats(arrays).chain(blocks).collect::<Result<_>>()?, beside)
 }
 
-/// As [`pack`], of 32-bit floats and a whole number `[1]`.
+/// As [`pack`], of 32-bit floats, and of whole numbers by their names.
 pub(crate) fn pack_and_count<B: Backend>(
     path: &Path,
     arrays: &[(String, &Tensor<B>)],
-    (name, count): (&str, u64),
+    numbers: &[(&str, Vec<u64>)],
     beside: &[(&str, &[u8])],
 ) -> Result<Vec<u8>> {
-    let count = Ok((name, Dtype::U64, vec![1], count.to_le_bytes().to_vec()));
-    seal(path, floats(arrays).chain([count]).collect::<Result<_>>()?, beside)
+    let numbers = numbers.iter().map(|(name, all)| {
+        let bytes = all.iter().flat_map(|number| number.to_le_bytes()).collect();
+        Ok((*name, Dtype::U64, vec![all.len()], bytes))
+    });
+    seal(path, floats(arrays).chain(numbers).collect::<Result<_>>()?, beside)
 }
 
 /// Arrays of any float type in 32 bits.
@@ -242,35 +245,62 @@ pub(crate) fn unpack_all<B: Backend>(
     Ok((floats.collect::<Result<_>>()?, blocks.collect::<Result<_>>()?))
 }
 
-/// The elements of all arrays of a safetensors file of 32-bit floats, in the order of `expected`, and the whole number of this
-/// name, if it is to have one. It must hold exactly these.
+/// Names and shapes of arrays.
+pub(crate) type Named = Vec<(String, Shape)>;
+
+/// Elements of arrays of 32-bit floats in a safetensors file, and the whole numbers of these names. Numbers say which arrays
+/// are `expected`, in whose order they come; the file must hold exactly these.
 ///
 /// # Errors
-/// [`Error::Checkpoint`] for a file that is damaged, or of other arrays.
-pub(crate) fn unpack_elements(
+/// [`Error::Checkpoint`] for a file that is damaged, or of other arrays; the errors of `expected`.
+pub(crate) fn unpack_elements<const N: usize>(
     path: &Path,
     bytes: &[u8],
-    expected: &[(String, Shape)],
-    count: Option<&str>,
-) -> Result<(Vec<Vec<f32>>, Option<u64>)> {
-    let file = open(path, bytes, expected, count.as_slice())?;
+    names: [&str; N],
+    expected: impl FnOnce(&[Vec<u64>; N]) -> Result<Named>,
+) -> Result<(Vec<Vec<f32>>, [Vec<u64>; N])> {
+    let file = parse(path, bytes)?;
+    let mut numbers = names.map(|_| Vec::new());
+    for (name, place) in names.iter().zip(&mut numbers) {
+        *place = whole_numbers(path, &file, name)?;
+    }
+    let expected = expected(&numbers)?;
+    refuse_others(path, &file, &expected, &names)?;
     let floats = expected.iter().map(|(name, shape)| elements(path, &file, name, shape));
-    let floats = floats.collect::<Result<_>>()?;
-    let count = count.map(|name| read(path, &file, name, &[1], Dtype::U64)).transpose()?;
-    Ok((floats, count.and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)))
+    Ok((floats.collect::<Result<_>>()?, numbers))
 }
 
 /// A safetensors file that holds nothing but arrays of these names.
 fn open<'a>(path: &Path, bytes: &'a [u8], expected: &[(String, Shape)], others: &[&str]) -> Result<SafeTensors<'a>> {
+    let file = parse(path, bytes)?;
+    refuse_others(path, &file, expected, others)?;
+    Ok(file)
+}
+
+/// A safetensors file whose checksum fits.
+fn parse<'a>(path: &Path, bytes: &'a [u8]) -> Result<SafeTensors<'a>> {
     // Before others read the header: the sum of its offsets may overflow there.
     verify(path, bytes)?;
-    let file = SafeTensors::deserialize(bytes).map_err(|error| damaged(path, &error))?;
+    SafeTensors::deserialize(bytes).map_err(|error| damaged(path, &error))
+}
+
+/// Refuses a file that holds an array of another name.
+fn refuse_others(path: &Path, file: &SafeTensors<'_>, expected: &[(String, Shape)], others: &[&str]) -> Result<()> {
     let known = |name: &str| expected.iter().any(|(known, _)| known == name) || others.contains(&name);
-    if let Some(name) = file.names().into_iter().find(|name| !known(name)) {
-        let why = format!("holds `{name}`, which this model does not have; {WAY_OUT}");
-        return Err(Error::checkpoint(path, why));
+    match file.names().into_iter().find(|name| !known(name)) {
+        Some(name) => {
+            let why = format!("holds `{name}`, which this model does not have; {WAY_OUT}");
+            Err(Error::checkpoint(path, why))
+        }
+        None => Ok(()),
     }
-    Ok(file)
+}
+
+/// The whole numbers of this name, as many as the file says.
+fn whole_numbers(path: &Path, file: &SafeTensors<'_>, name: &str) -> Result<Vec<u64>> {
+    let count = file.tensor(name).map(|view| view.shape().iter().product()).unwrap_or(1);
+    let (words, _) = read(path, file, name, &[count], Dtype::U64)?.as_chunks::<8>();
+    Ok(words.iter().map(|word| u64::from_le_bytes(*word)).collect())
 }
 
 /// The elements of an array of 32-bit floats.

@@ -4,9 +4,9 @@ use super::LayerCache;
 use crate::{
     Result, Var,
     files::{read_file, write_whole},
-    weights::{pack, unpack_elements},
+    weights::{Named, pack, unpack_elements},
 };
-use hecate_core::{Backend, Shape, Tensor};
+use hecate_core::{Backend, Tensor};
 use std::path::Path;
 
 impl<B: Backend> LayerCache<B> {
@@ -21,15 +21,36 @@ impl<B: Backend> LayerCache<B> {
     }
 
     /// Takes all arrays from a file that [`LayerCache::save`] wrote. Names and shapes must be those of this cache: that of the
-    /// same mixer and number of texts ([`Mixer::cache`](crate::layers::Mixer::cache)).
+    /// same mixer and number of texts ([`Mixer::cache`](crate::layers::Mixer::cache)), and of as long a text where room grows.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io); [`Error::Checkpoint`](crate::Error::Checkpoint) for a file that is damaged or of another mixer; the device's own failures. All arrays
     /// are then as they were.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let (arrays, _) = unpack_elements(path, &read_file(path)?, &shapes(&self.named("")), None)?;
-        self.fill(arrays)
+        let shapes = self.named("").into_iter().map(|(name, array)| (name, array.shape().clone())).collect();
+        let (arrays, []) = unpack_elements(path, &read_file(path)?, [], |_| Ok(Named::clone(&shapes)))?;
+        self.fill(&shapes, arrays)
+    }
+
+    /// Names and shapes of all arrays once `tokens` tokens were read of each text.
+    pub(crate) fn shapes(&self, scope: &str, tokens: usize) -> Named {
+        let mut room = Vec::new();
+        self.rooms(tokens, &mut room);
+        let named = self.named(scope).into_iter().zip(room);
+        named
+            .map(|((name, array), room)| {
+                let mut axes = array.shape().axes().to_vec();
+                axes.iter_mut().skip(1).take(1).for_each(|axis| *axis = room.unwrap_or(*axis));
+                (name, axes.into())
+            })
+            .collect()
+    }
+
+    /// Appends for each array its axis 1 after so many tokens, where it grows.
+    fn rooms(&self, tokens: usize, all: &mut Vec<Option<usize>>) {
+        all.extend(self.arrays.iter().map(|_| self.grows.then(|| super::room(tokens))));
+        self.parts.iter().for_each(|part| part.rooms(tokens, all));
     }
 
     /// All arrays by the names that files have for them. Parts may have arrays of one name: their number tells them apart.
@@ -37,20 +58,15 @@ impl<B: Backend> LayerCache<B> {
         self.iter().enumerate().map(|(i, (name, array))| (format!("{scope}{i}.{name}"), array)).collect()
     }
 
-    /// Puts elements into the arrays, in their order, as 32-bit floats: what a fresh cache holds.
-    pub(crate) fn fill(&mut self, arrays: Vec<Vec<f32>>) -> Result<()> {
+    /// Puts elements into the arrays, in their order and of these shapes, as 32-bit floats: what a fresh cache holds.
+    pub(crate) fn fill(&mut self, shapes: &Named, arrays: Vec<Vec<f32>>) -> Result<()> {
         let mut places = self.arrays_mut();
-        let values = places.iter().zip(arrays).map(|(place, elements)| {
-            let old = place.value();
-            Tensor::from_f32(old.device(), old.shape().clone(), elements)
-        });
+        let values =
+            places.iter().zip(shapes).zip(arrays).map(|((place, (_, shape)), elements)| {
+                Tensor::from_f32(place.value().device(), shape.clone(), elements)
+            });
         let values = values.collect::<hecate_core::Result<Vec<_>>>()?;
         places.iter_mut().zip(values).for_each(|(place, value)| **place = Var::constant(value));
         Ok(())
     }
-}
-
-/// Names and shapes of arrays.
-pub(crate) fn shapes<B: Backend>(named: &[(String, &Tensor<B>)]) -> Vec<(String, Shape)> {
-    named.iter().map(|(name, array)| (name.clone(), array.shape().clone())).collect()
 }

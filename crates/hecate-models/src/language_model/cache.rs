@@ -1,17 +1,21 @@
 //! What a model remembers between calls, and its file.
 
 use crate::{
-    Error, LayerCache, Result, Var,
-    cache::shapes,
+    Error, LayerCache, Result, Tape, Var,
+    cache::room,
     files::{CONFIG, checksum, read_file, write_whole},
     model::KeptConfig,
-    weights::{pack_and_count, unpack_elements, verify},
+    weights::{Named, pack_and_count, unpack_elements, verify},
 };
 use hecate_core::{Backend, Tensor, memory, primitives};
 use std::{path::Path, sync::Arc};
 
 /// The number of tokens of each text that were read, in a file.
-const POSITION: &str = "position";
+pub(crate) const POSITION: &str = "position";
+
+/// Of a file that does not fit.
+const OF_ANOTHER: &str =
+    "what another model remembers; load it into a cache of a model of the same configuration and weights";
 
 /// Most tokens that a text has behind it: more than are ever read, and few enough to be counted on from.
 const LONGEST: u64 = 1 << 48;
@@ -50,7 +54,7 @@ impl<B: Backend> Cache<B> {
         self.batch
     }
 
-    /// Tokens of each text read so far.
+    /// Tokens of each text read so far; of texts that were joined those of the longest.
     pub fn position(&self) -> usize {
         self.position
     }
@@ -102,7 +106,29 @@ impl<B: Backend> Cache<B> {
         Ok(self)
     }
 
-    /// As [`Cache::position`] of each text `[batch]`, where the device counts.
+    /// Texts that stand at different places, to go on in one call of a token each: a text, and where it stands.
+    pub(crate) fn joined(tape: &Tape<'_, B>, device: &B, all: &[&Self]) -> Result<Self> {
+        let Some(first) = all.first() else {
+            return Err(Error::config("caches", 0, "those of one text or more"));
+        };
+        let memory = LayerCache::join(tape, &all.iter().map(|cache| &cache.memory).collect::<Vec<_>>())?;
+        let positions = all.iter().map(|cache| cache.position);
+        let numbers = positions
+            .clone()
+            .map(|position| u32::try_from(position).map_err(|_| Error::config("position", position, "under 2^32")));
+        let positions = Tensor::from_u32(device, [all.len()], numbers.collect::<Result<_>>()?)?;
+        let position = all.iter().map(|cache| cache.position).max().unwrap_or(0);
+        let config = Arc::clone(&first.config);
+        Ok(Self { batch: all.len(), position, memory, positions: Some(positions), config })
+    }
+
+    /// One of these texts, which stands at `position`.
+    pub(crate) fn text(&self, tape: &Tape<'_, B>, text: usize, position: usize) -> Result<Self> {
+        let memory = self.memory.text(tape, text)?.with_places(tape, room(position))?;
+        Ok(Self { batch: 1, position, memory, positions: None, config: Arc::clone(&self.config) })
+    }
+
+    /// As [`Cache::position`] of each text `[batch]`, where the device counts or texts were joined.
     pub(crate) fn positions(&self) -> Option<&Tensor<B>> {
         self.positions.as_ref()
     }
@@ -167,10 +193,21 @@ impl<B: Backend> Cache<B> {
     /// # }
     /// ```
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
+        self.save_with(path.as_ref(), &[], &[], &[])
+    }
+
+    /// As [`Cache::save`], with more arrays and whole numbers, and what else the file belongs to.
+    pub(crate) fn save_with(
+        &self,
+        path: &Path,
+        arrays: &[(String, &Tensor<B>)],
+        numbers: &[(&str, Vec<u64>)],
+        beside: &[(&str, &[u8])],
+    ) -> Result<()> {
         let position = self.clone().counted_by_host()?.position as u64;
-        let beside = [(CONFIG, self.config.content())];
-        write_whole(path, &pack_and_count(path, &self.by_name(), (POSITION, position), &beside)?)
+        let numbers = [&[(POSITION, vec![position])], numbers].concat();
+        let beside = [&[(CONFIG, self.config.content())], beside].concat();
+        write_whole(path, &pack_and_count(path, &[&self.by_name(), arrays].concat(), &numbers, &beside)?)
     }
 
     /// Takes everything from a file that [`Cache::save`] wrote of a model of the same configuration, and of as many texts.
@@ -184,15 +221,43 @@ impl<B: Backend> Cache<B> {
         let content = read_file(path)?;
         let written = verify(path, &content)?.and_then(|beside| beside.get(CONFIG).cloned());
         if written.is_some_and(|sum| sum != checksum(self.config.content())) {
-            let why = "what another model remembers; load it into a cache of a model of the same configuration";
-            return Err(Error::checkpoint(path, why));
+            return Err(Error::checkpoint(path, OF_ANOTHER));
         }
-        let (arrays, position) = unpack_elements(path, &content, &shapes(&self.by_name()), Some(POSITION))?;
-        let position = position.filter(|&position| position <= LONGEST).and_then(|position| position.try_into().ok());
-        let Some(position) = position else {
-            return Err(Error::checkpoint(path, format!("`{POSITION}` is over {LONGEST}; use a copy of it")));
+        let (arrays, [position]) =
+            unpack_elements(path, &content, [POSITION], |[position]| Ok(self.shapes(one_position(path, position)?)))?;
+        self.fill(arrays, one_position(path, &position)?)
+    }
+
+    /// As [`Cache::load`] of a file that [`Cache::save_with`] wrote, which must say that it belongs to `beside`. Its other
+    /// arrays are those that `more` makes of its numbers.
+    pub(crate) fn load_with<const N: usize>(
+        &mut self,
+        path: &Path,
+        numbers: [&str; N],
+        more: impl FnOnce(&[Vec<u64>; N]) -> Result<Named>,
+        (name, belongs): (&str, &[u8]),
+    ) -> Result<(Vec<Vec<f32>>, [Vec<u64>; N])> {
+        let content = read_file(path)?;
+        let written = verify(path, &content)?.unwrap_or_default();
+        let of = |name: &str, content: &[u8]| written.get(name).is_some_and(|sum| *sum == checksum(content));
+        if !of(CONFIG, self.config.content()) || !of(name, belongs) {
+            return Err(Error::checkpoint(path, OF_ANOTHER));
+        }
+        let mut position = 0;
+        let expected = |numbers: &[Vec<u64>; N]| {
+            position = one_position(path, &numbers[0])?;
+            Ok([self.shapes(position), more(numbers)?].concat())
         };
-        self.fill(arrays, position)
+        let (mut arrays, numbers) = unpack_elements(path, &content, numbers, expected)?;
+        let others = arrays.split_off(self.shapes(position).len());
+        self.fill(arrays, position)?;
+        Ok((others, numbers))
+    }
+
+    /// Names and shapes of all arrays after so many tokens of each text.
+    fn shapes(&self, position: usize) -> Named {
+        let layers = self.layers().iter().enumerate();
+        layers.flat_map(|(i, layer)| layer.shapes(&format!("layers.{i}."), position)).collect()
     }
 
     /// All arrays by the names that files have for them.
@@ -206,14 +271,22 @@ impl<B: Backend> Cache<B> {
     /// # Errors
     /// [`Error::Checkpoint`] for a file that is damaged or of other arrays; the device's own failures. The cache is then as it was.
     pub fn restore(&mut self, path: &Path, content: &[u8], position: usize) -> Result<()> {
-        let (arrays, _) = unpack_elements(path, content, &shapes(&self.by_name()), None)?;
+        let (arrays, []) = unpack_elements(path, content, [], |_| Ok(self.shapes(position)))?;
         self.fill(arrays, position)
     }
 
     /// Takes arrays of [`Cache::by_name`] in their order, at this position.
     fn fill(&mut self, arrays: Vec<Vec<f32>>, position: usize) -> Result<()> {
-        self.memory.fill(arrays)?;
+        self.memory.fill(&self.shapes(position), arrays)?;
         (self.position, self.positions) = (position, None);
         Ok(())
     }
+}
+
+/// The position that a file says, alone and in range.
+fn one_position(path: &Path, found: &[u64]) -> Result<usize> {
+    let position = if let &[position] = found { Some(position) } else { None };
+    let position = position.filter(|&position| position <= LONGEST).and_then(|position| position.try_into().ok());
+    let why = || format!("`{POSITION}` is {found:?}, expected one number of at most {LONGEST}; use a copy of it");
+    position.ok_or_else(|| Error::checkpoint(path, why()))
 }

@@ -10,7 +10,7 @@ pub struct Context<'c, B: Backend> {
     pub sequences: Sequences,
     /// Tokens of each text before this call.
     pub position: usize,
-    /// The same `[N]`, counted by the device, where the call is part of a step that is captured; then `position` is that of
+    /// The same of each text `[N]`, where they differ or the device counts; then `position` is that of the longest text, or of
     /// the capture.
     pub positions: Option<Tensor<B>>,
     /// What the mixer remembers, and where it leaves what it will; absent: texts start here and end here.

@@ -1,14 +1,15 @@
 //! Attention over the whole text as a layer, as released models have it.
 
 use super::{Context, Counts, Linear, Mixer, RmsNorm, attention::cached};
-use crate::{Builder, Error, Init, LayerCache, Parameters, Result, Tape, Var};
+use crate::{
+    Builder, Error, Init, LayerCache, Parameters, Result, Tape, Var,
+    bounds::{ELEMENTS, SIZE, at_most, product, within},
+    cache::{in_places, room},
+};
 use hecate_core::{
     Backend, DType, Tensor,
     primitives::{self, AttentionInputs, AttentionOptions, Cache, Map},
 };
-
-/// Tokens by which the room for keys and values grows, so that it is not made anew for every token.
-const GROWTH: usize = 64;
 
 /// Sizes and options of a [`FullAttention`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,11 +106,15 @@ impl FullAttention {
             (_, None) => self.heads(tape, &y)?,
         };
         let Some(Rotary { base, channels }) = self.config.rotary else { return Ok(y) };
+        let turn = |x: &Var<B>| match &context.positions {
+            Some(positions) => tape.rotary_from(x, &context.sequences, positions, base),
+            None => tape.rotary(x, &context.sequences, context.position, base),
+        };
         if channels == self.config.width {
-            return tape.rotary(&y, &context.sequences, context.position, base);
+            return turn(&y);
         }
         let parts = tape.split(&y, 3, &[channels, self.config.width - channels])?;
-        tape.concat(&[&tape.rotary(&parts[0], &context.sequences, context.position, base)?, &parts[1]], 3)
+        tape.concat(&[&turn(&parts[0])?, &parts[1]], 3)
     }
 
     /// `y [B,T,heads · D]` as `[B,T,heads,D]`.
@@ -139,8 +144,8 @@ impl FullAttention {
         // Before the first token there is room for none.
         let has = context.known("k").map_or(0, |k| k.axes()[1]);
         inputs.cache = if has == 0 { None } else { cached(tape, &inputs.q, context)? };
-        let kept = if has >= all { has } else { all.next_multiple_of(GROWTH) };
-        inputs.cache = inputs.cache.map(|cache| widened(tape, cache, kept - has)).transpose()?;
+        let kept = if has >= all { has } else { room(all) };
+        inputs.cache = inputs.cache.map(|cache| widened(tape, &cache, kept)).transpose()?;
         let options = self.options(kept);
         let values = inputs.clone().map(Var::into_value);
         let next = primitives::attention_cache(options, &context.sequences, &values)?;
@@ -150,24 +155,20 @@ impl FullAttention {
     }
 }
 
-/// The same tokens behind `more` places where there is none.
-fn widened<B: Backend>(tape: &Tape<'_, B>, cache: Cache<Var<B>>, more: usize) -> Result<Cache<Var<B>>> {
-    if more == 0 {
-        return Ok(cache);
-    }
-    let behind = |x: &Var<B>| {
-        let mut axes = x.axes().to_vec();
-        axes[1] = more;
-        let empty = Var::constant(Tensor::zeros(x.value().device(), axes, x.value().dtype())?);
-        tape.concat(&[&empty, x], 1)
-    };
-    Ok(Cache { k: behind(&cache.k)?, v: behind(&cache.v)?, valid: behind(&cache.valid)? })
+/// The same tokens in so many places.
+fn widened<B: Backend>(tape: &Tape<'_, B>, cache: &Cache<Var<B>>, places: usize) -> Result<Cache<Var<B>>> {
+    let [k, v, valid] = [&cache.k, &cache.v, &cache.valid].map(|x| in_places(tape, x, places));
+    Ok(Cache { k: k?, v: v?, valid: valid? })
 }
 
 impl FullAttentionConfig {
-    /// Refuses heads that do not divide, and channels that cannot be turned.
+    /// Refuses sizes that nothing has, heads that do not divide, and channels that cannot be turned.
     fn check(&self) -> Result<()> {
-        let Self { heads, kv_heads, width, rotary, .. } = *self;
+        let Self { hidden, heads, kv_heads, width, rotary, .. } = *self;
+        [("hidden", hidden), ("query heads", heads), ("width of a head", width)]
+            .into_iter()
+            .try_for_each(|(name, size)| within(name, size, 1..=SIZE))?;
+        at_most("elements of a map", product(&[hidden, heads, width]), ELEMENTS)?;
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             return Err(Error::config("key-value heads", kv_heads, format!("a divisor of the {heads} query heads")));
         }
@@ -205,11 +206,16 @@ impl<B: Backend> Mixer<B> for FullAttention {
         let FullAttentionConfig { kv_heads, width, .. } = self.config;
         let none = || Tensor::zeros(device, [batch, 0, kv_heads, width], DType::F32);
         let valid = Tensor::zeros(device, [batch, 0], DType::F32)?;
-        Ok(LayerCache::new(vec![("k", none()?), ("v", none()?), ("valid", valid)]))
+        Ok(LayerCache::new(vec![("k", none()?), ("v", none()?), ("valid", valid)]).growing())
     }
 
     /// Room for keys and values is made by the host.
     fn counts(&self) -> Counts {
         Counts::Host
+    }
+
+    /// A text of fewer tokens has empty places before them.
+    fn takes_unlike_texts(&self) -> bool {
+        true
     }
 }

@@ -80,6 +80,24 @@ impl Default for MemoryForm {
     }
 }
 
+impl MemoryForm {
+    /// Refuses what no norm and no query can be multiplied with.
+    fn check(&self) -> Result<()> {
+        let Self { norm_epsilon, query_scale, .. } = *self;
+        if !(norm_epsilon.is_finite() && norm_epsilon >= 0.0) {
+            return Err(Error::config(
+                "ε of the norms of queries and keys",
+                norm_epsilon,
+                "a finite number of at least 0",
+            ));
+        }
+        if query_scale.is_finite() && query_scale > 0.0 {
+            return Ok(());
+        }
+        Err(Error::config("factor of queries", query_scale, "a finite number over 0"))
+    }
+}
+
 impl<R: GatedRule> Memory<R> {
     /// A memory beside a residual stream of width `hidden`.
     ///
@@ -105,6 +123,7 @@ impl<R: GatedRule> Memory<R> {
         form: MemoryForm,
     ) -> Result<Self> {
         config.check(hidden)?;
+        form.check()?;
         let (rule, heads, (key, value)) = (config.rule, config.heads, config.widths(hidden));
         let anchored = config.is_anchored();
         let dims = dims(Sequences::batch(1, 1), heads, config.features.width(key), value);

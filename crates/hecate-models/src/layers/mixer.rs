@@ -42,6 +42,11 @@ pub trait Mixer<B: Backend>: Debug + Send + Sync {
     fn counts(&self) -> Counts {
         Counts::Host
     }
+
+    /// Whether texts of unlike lengths can go on in one call of a token each: then [`Context::positions`] says where each stands.
+    fn takes_unlike_texts(&self) -> bool {
+        self.counts() != Counts::Host
+    }
 }
 
 /// Who has to count the tokens before a call; of several parts of a mixer the greatest counts for all.

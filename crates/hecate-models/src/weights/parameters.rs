@@ -2,8 +2,8 @@
 
 use super::{pack, unpack_all};
 use crate::{
-    Error, Parameters, Result,
-    files::{read_file, write_whole},
+    Error, Parameter, Parameters, QuantizedMatrix, Result,
+    files::{Checksum, read_file, write_whole},
 };
 use hecate_core::{Backend, Shape, Tensor};
 use std::path::Path;
@@ -37,6 +37,20 @@ impl<B: Backend> Parameters<B> {
     /// Names and values of what is learned.
     pub fn by_name(&self) -> Vec<(String, &Tensor<B>)> {
         self.iter().map(|parameter| (parameter.name.clone(), &parameter.value)).collect()
+    }
+
+    /// A checksum of all names and values, in their order.
+    pub(crate) fn checksum(&self) -> Result<String> {
+        let mut all = Checksum::new(self.elements());
+        for Parameter { name, value, .. } in self.iter() {
+            all.take(name.as_bytes());
+            value.to_f32()?.iter().for_each(|x| all.take(&x.to_le_bytes()));
+        }
+        for QuantizedMatrix { name, matrix } in self.quantized() {
+            all.take(name.as_bytes());
+            all.take(&matrix.blocks()?);
+        }
+        Ok(all.digits())
     }
 
     /// As [`Parameters::load`], from the content of the file.

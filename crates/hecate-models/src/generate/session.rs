@@ -1,0 +1,285 @@
+//! Texts that go on whenever they are asked to: one by one or several in one pass, from memory or from a file.
+
+use super::{SEGMENT, last_rows, read_rows};
+use crate::{Cache, Error, LanguageModel, Result, language_model::POSITION, sampling::Sampler};
+use hecate_core::{Backend, Shape, Tensor};
+use std::{path::Path, sync::Arc};
+
+/// Names of what a session's file has beside a cache.
+const FINGERPRINT: &str = "weights";
+const SCORES: &str = "scores";
+const DRAWN: &str = "drawn";
+const GROUP: &str = "group";
+const UNREAD: &str = "unread";
+
+/// A text that a model reads and writes, a few tokens at a time: what the model remembers of it, and how its tokens are drawn.
+/// It does not hold the model; every call is given it, and refuses another.
+///
+/// # Example
+///
+/// ```
+/// use hecate_cpu::Cpu;
+/// use hecate_models::{
+///     Config, LanguageModel, Result,
+///     generate::Session,
+///     sampling::{Sampler, Sampling},
+/// };
+///
+/// # fn main() -> Result<()> {
+/// let model = LanguageModel::new(&Cpu::new(), &Config::uniform("titans", 1, 32, 2)?, 0)?;
+/// let sampler = Sampler::new(Sampling::default())?;
+/// let mut session = Session::new(&model, sampler.clone())?;
+/// session.feed(&model, &b"to be or not to be".map(u32::from))?;
+/// // A fork costs nothing, and both go on by themselves.
+/// let mut other = session.fork();
+/// assert_eq!(session.next(&model)?, other.next(&model)?);
+///
+/// // Another day, another program: the text goes on as if nothing had been.
+/// # let folder = tempfile::tempdir().expect("a folder");
+/// # let path = folder.path().join("hamlet.safetensors");
+/// session.save(&model, &path)?;
+/// let mut restored = Session::restore(&model, &path, sampler)?;
+/// assert_eq!(restored.next(&model)?, session.next(&model)?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Session<B: Backend> {
+    memory: Memory<B>,
+    /// Read since the cache's position, fewer than a group of the model's frozen rules.
+    group: Vec<Vec<u32>>,
+    /// Drawn, and not yet read by the model.
+    unread: Option<u32>,
+    /// Scores of the next token `[V]`; of a text of which nothing was read none.
+    scores: Vec<f32>,
+    sampler: Sampler,
+}
+
+/// What a model remembers of a text: by itself, or as one of several that went on together.
+#[derive(Debug)]
+enum Memory<B: Backend> {
+    Own(Cache<B>),
+    Row(Arc<Together<B>>, usize),
+}
+
+/// Texts that went on together, and where each of them stands.
+#[derive(Debug)]
+struct Together<B: Backend> {
+    cache: Cache<B>,
+    positions: Vec<usize>,
+}
+
+impl<B: Backend> Memory<B> {
+    /// The cache of this text alone.
+    fn own(&self, model: &LanguageModel<B>) -> Result<Cache<B>> {
+        match self {
+            Self::Own(cache) => Ok(cache.clone()),
+            Self::Row(all, row) => all.cache.text(&model.inert(), *row, all.positions[*row]),
+        }
+    }
+
+    /// Tokens that were read.
+    fn position(&self) -> usize {
+        match self {
+            Self::Own(cache) => cache.position(),
+            Self::Row(all, row) => all.positions[*row],
+        }
+    }
+}
+
+impl<B: Backend> Clone for Memory<B> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Own(cache) => Self::Own(cache.clone()),
+            Self::Row(all, row) => Self::Row(Arc::clone(all), *row),
+        }
+    }
+}
+
+impl<B: Backend> Session<B> {
+    /// A text of which nothing was read.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn new(model: &LanguageModel<B>, sampler: Sampler) -> Result<Self> {
+        Ok(Self::at(model.cache(1)?, sampler))
+    }
+
+    /// A text that stands where its cache does.
+    fn at(cache: Cache<B>, sampler: Sampler) -> Self {
+        Self { memory: Memory::Own(cache), group: Vec::new(), unread: None, scores: Vec::new(), sampler }
+    }
+
+    /// Reads more of the text, after what was read and drawn so far.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for tokens outside of the vocabulary, or a session of another model; the device's own failures. The
+    /// session then stands where it stood.
+    pub fn feed(&mut self, model: &LanguageModel<B>, tokens: &[u32]) -> Result<()> {
+        let mut next = self.fork();
+        let unread: Vec<Vec<u32>> = next.unread.take().iter().chain(tokens).map(|&token| vec![token]).collect();
+        let mut cache = next.memory.own(model)?;
+        for segment in unread.chunks(SEGMENT) {
+            let scores = read_rows(model, &mut cache, &mut next.group, segment)?;
+            next.scores = scores.into_iter().next().unwrap_or_default();
+        }
+        *self = Self { memory: Memory::Own(cache), ..next };
+        Ok(())
+    }
+
+    /// Draws the next token.
+    ///
+    /// # Errors
+    /// As [`Session::feed`], and [`Sampler::draw`]; [`Error::Config`] before the first token was read.
+    pub fn next(&mut self, model: &LanguageModel<B>) -> Result<u32> {
+        if self.unread.is_some() {
+            self.feed(model, &[])?;
+        }
+        self.draw()
+    }
+
+    /// A token from the scores that are there.
+    fn draw(&mut self) -> Result<u32> {
+        if self.scores.is_empty() {
+            return Err(Error::config("session", "a text of no token", "one that `feed` was given a token of"));
+        }
+        let token = self.sampler.draw(&self.scores)?;
+        self.unread = Some(token);
+        Ok(token)
+    }
+
+    /// The same text once more: both go on by themselves. Nothing is copied before one of them does.
+    pub fn fork(&self) -> Self {
+        let Self { memory, group, unread, scores, sampler } = self;
+        let (memory, group, scores, sampler) = (memory.clone(), group.clone(), scores.clone(), sampler.clone());
+        Self { memory, group, unread: *unread, scores, sampler }
+    }
+
+    /// Tokens read and drawn so far.
+    pub fn position(&self) -> usize {
+        self.memory.position() + self.group.len() + usize::from(self.unread.is_some())
+    }
+
+    /// What the model remembers, bytes.
+    pub fn bytes(&self) -> usize {
+        match &self.memory {
+            Memory::Own(cache) => cache.bytes(),
+            Memory::Row(all, _) => all.cache.bytes() / all.positions.len(),
+        }
+    }
+
+    /// Scores of the next token `[V]`, as the model gave them; none where the last token drawn was not read yet.
+    pub fn scores(&self) -> Option<&[f32]> {
+        (self.unread.is_none() && !self.scores.is_empty()).then_some(self.scores.as_slice())
+    }
+
+    /// From here on tokens are drawn by this sampler.
+    pub fn set_sampler(&mut self, sampler: Sampler) {
+        self.sampler = sampler;
+    }
+
+    /// Writes all that is needed to go on to a safetensors file, which knows the model's configuration and weights. It is there
+    /// whole or not at all; one that was there before is replaced.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; the device's own failures.
+    pub fn save(&self, model: &LanguageModel<B>, path: impl AsRef<Path>) -> Result<()> {
+        let scores = match self.scores.len() {
+            0 => None,
+            count => Some((SCORES.to_owned(), Tensor::from_f32(model.device(), [count], self.scores.clone())?)),
+        };
+        let scores: Vec<_> = scores.iter().map(|(name, scores)| (name.clone(), scores)).collect();
+        let numbers = |tokens: &[u32]| tokens.iter().map(|&token| token.into()).collect();
+        let numbers = [
+            (DRAWN, vec![self.sampler.drawn()]),
+            (GROUP, numbers(&self.group.concat())),
+            (UNREAD, numbers(self.unread.as_slice())),
+        ];
+        let beside = [(FINGERPRINT, model.fingerprint()?.as_bytes())];
+        self.memory.own(model)?.save_with(path.as_ref(), &scores, &numbers, &beside)
+    }
+
+    /// The text of a file that [`Session::save`] wrote. With a sampler of the same options and seed it goes on as it would have
+    /// without the file, bit by bit where the device is the same.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Checkpoint`] for a file that is damaged, or of another model; the device's own failures.
+    pub fn restore(model: &LanguageModel<B>, path: impl AsRef<Path>, sampler: Sampler) -> Result<Self> {
+        let (path, vocabulary) = (path.as_ref(), model.vocabulary_size());
+        let mut cache = model.cache(1)?;
+        // Scores are there once anything was read.
+        let scores = |[position, _, group, _]: &[Vec<u64>; 4]| {
+            let read = position.first().is_some_and(|&read| read > 0) || !group.is_empty();
+            Ok(read.then(|| (SCORES.to_owned(), Shape::from([vocabulary]))).into_iter().collect())
+        };
+        let fingerprint = (FINGERPRINT, model.fingerprint()?.as_bytes());
+        let names = [POSITION, DRAWN, GROUP, UNREAD];
+        let (scores, [_, drawn, group, unread]) = cache.load_with(path, names, scores, fingerprint)?;
+        let (&[drawn], 0..=1) = (drawn.as_slice(), unread.len()) else {
+            let why = format!(
+                "`{DRAWN}` has {} numbers and `{UNREAD}` {}, expected 1 and at most 1",
+                drawn.len(),
+                unread.len()
+            );
+            return Err(Error::checkpoint(path, why));
+        };
+        let token = |&token: &u64| match u32::try_from(token) {
+            Ok(small) if (small as usize) < vocabulary => Ok(small),
+            _ => Err(Error::checkpoint(path, format!("holds token {token}, and the vocabulary has {vocabulary}"))),
+        };
+        let unread = unread.first().map(token).transpose()?;
+        let group: Vec<_> = group.iter().map(|number| Ok(vec![token(number)?])).collect::<Result<_>>()?;
+        if group.len() >= model.group() {
+            let why = format!("`{GROUP}` has {} tokens, expected fewer than {}", group.len(), model.group());
+            return Err(Error::checkpoint(path, why));
+        }
+        let scores = scores.into_iter().next().unwrap_or_default();
+        Ok(Self { group, unread, scores, ..Self::at(cache, sampler.after(drawn)) })
+    }
+}
+
+/// Draws the next token of each session; one result a session, in their order. Where all mixers allow it, what is to be read
+/// before is read in one pass, of texts of unlike lengths too. Sessions that go on in the same company keep their memories
+/// together, so that nothing is copied from call to call.
+pub fn next_of_all<B: Backend>(model: &LanguageModel<B>, sessions: &mut [&mut Session<B>]) -> Vec<Result<u32>> {
+    let unread = |session: &&mut Session<B>| session.unread.is_some();
+    if model.takes_unlike_texts() && sessions.iter().filter(|session| unread(session)).count() > 1 {
+        let mut waiting: Vec<&mut Session<B>> =
+            sessions.iter_mut().map(|session| &mut **session).filter(unread).collect();
+        if let Err(error) = read_together(model, &mut waiting) {
+            // One that cannot go on does not stop the others: each reads its own token below, and has its own error.
+            tracing::warn!(%error, "texts are read one by one");
+        }
+    }
+    sessions.iter_mut().map(|session| session.next(model)).collect()
+}
+
+/// Reads in one pass the token that each of the sessions drew last.
+fn read_together<B: Backend>(model: &LanguageModel<B>, sessions: &mut [&mut Session<B>]) -> Result<()> {
+    let mut cache = match in_company(sessions) {
+        Some(cache) => cache,
+        None => {
+            let own = sessions.iter().map(|session| session.memory.own(model)).collect::<Result<Vec<_>>>()?;
+            model.joined(&own.iter().collect::<Vec<_>>())?
+        }
+    };
+    let tokens: Vec<u32> = sessions.iter().filter_map(|session| session.unread).collect();
+    let scores = last_rows(&model.infer(&tokens, sessions.len(), &mut cache)?)?;
+    let positions = sessions.iter().map(|session| session.memory.position() + 1).collect();
+    let all = Arc::new(Together { cache, positions });
+    for (row, (session, scores)) in sessions.iter_mut().zip(scores).enumerate() {
+        (session.memory, session.scores, session.unread) = (Memory::Row(Arc::clone(&all), row), scores, None);
+    }
+    Ok(())
+}
+
+/// The cache of exactly these sessions in this order, if they went on together before.
+fn in_company<B: Backend>(sessions: &[&mut Session<B>]) -> Option<Cache<B>> {
+    let Memory::Row(all, _) = &sessions.first()?.memory else { return None };
+    let stays = |(row, session): (usize, &&mut Session<B>)| match &session.memory {
+        Memory::Row(other, found) => Arc::ptr_eq(other, all) && *found == row,
+        Memory::Own(_) => false,
+    };
+    let same = all.positions.len() == sessions.len() && sessions.iter().enumerate().all(stays);
+    same.then(|| all.cache.clone())
+}
