@@ -50,7 +50,9 @@ impl Job for Draws {
         for texts in self.texts {
             let ways = [(0.0, 0, 1.0), (0.8, 0, 1.0), (0.8, 0, 0.95), (0.8, 50, 1.0), (0.8, 50, 0.95)];
             for (temperature, top_k, top_p) in ways {
-                let sampler = |text| Sampler::new(Sampling { temperature, top_k, top_p, seed: text as u64 });
+                let sampler = |text| {
+                    Sampler::new(Sampling { temperature, top_k, top_p, seed: text as u64, ..Sampling::default() })
+                };
                 let samplers = (0..texts).map(sampler).collect::<Result<Vec<_>>>()?;
                 let prompt: &[u32] = &[464, 1573];
                 let mut drawn = generate_all(&model, &vec![prompt; texts], samplers)?;

@@ -137,7 +137,8 @@ fn texts_are_read_on_or_refused() {
     let token = || prop_oneof![12 => 0..7u32, 1 => any::<u32>()];
     let draws = (vec(token(), 0..6), vec(token(), 0..6), size(), any::<(u64, u64)>(), "\\PC{0,8}");
     hold(100, &draws, |(prompt, more, segment, (seed, stream), text)| {
-        let sampler = Sampler::new(Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed }).expect("a sampler");
+        let sampler =
+            Sampler::new(Sampling { temperature: 1.0, top_p: 1.0, seed, ..Sampling::default() }).expect("a sampler");
         if let Ok(mut on) = sound("generate", || generate(&model, &prompt, sampler))? {
             let _ = sound("Generation", || on.next())?;
             let read = sound("Generation::read_on", || on.read_on(&more))?.is_ok();

@@ -192,14 +192,22 @@ fn tasks_and_settings_are_drawn_or_refused() {
 fn samplers_draw_or_refuse() {
     let float = || prop_oneof![any::<f32>(), 0.0..1.0f32];
     let logits = prop_oneof![vec(any::<f32>(), 0..6), vec(-3.0..3.0f32, 0..6)];
-    hold(300, &(float(), float(), size(), any::<u64>(), logits), |(temperature, top_p, top_k, seed, logits)| {
-        let sampler = sound("Sampler::new", || Sampler::new(Sampling { temperature, top_k, top_p, seed }))?;
-        let Ok(mut sampler) = sampler else { return Ok(()) };
-        if let Ok(token) = sound("Sampler::draw", || sampler.draw(&logits))? {
-            prop_assert!((token as usize) < logits.len());
-        }
-        Ok(())
-    });
+    let parts = (float(), float(), float(), float());
+    hold(
+        300,
+        &(parts, size(), any::<u64>(), vec((0..7u32, float()), 0..3), logits),
+        |(parts, top_k, seed, bias, logits)| {
+            let (temperature, top_p, min_p, repetition_penalty) = parts;
+            let sampling = Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed };
+            let sampler = sound("Sampler::new", || Sampler::new(sampling))?.and_then(|sampler| sampler.biased(&bias));
+            let Ok(mut sampler) = sampler else { return Ok(()) };
+            sampler.read(&[0, 2, 9]);
+            if let Ok(token) = sound("Sampler::draw", || sampler.draw(&logits))? {
+                prop_assert!((token as usize) < logits.len());
+            }
+            Ok(())
+        },
+    );
 }
 
 #[test]

@@ -154,12 +154,28 @@ impl<B: Backend> Generation<'_, B> {
         self.texts.failed = read.is_err();
         read
     }
+
+    /// What is remembered of the text so far, all tokens that were drawn included; the generation can go on. With a frozen rule
+    /// it is of whole groups ([`LanguageModel::group`]): [`Cache::position`] tells of how many tokens.
+    ///
+    /// # Errors
+    /// As [`Generation::read_on`].
+    pub fn cache(&mut self) -> Result<Cache<B>> {
+        self.read_on(&[])?;
+        Ok(self.texts.cache.clone())
+    }
 }
 
 impl<'a, B: Backend> Texts<'a, B> {
     /// Reads the prompts where `cache` stands.
-    fn begin(model: &'a LanguageModel<B>, cache: Cache<B>, prompts: &[&[u32]], samplers: Vec<Sampler>) -> Result<Self> {
+    fn begin(
+        model: &'a LanguageModel<B>,
+        cache: Cache<B>,
+        prompts: &[&[u32]],
+        mut samplers: Vec<Sampler>,
+    ) -> Result<Self> {
         let length = length_of(prompts, &samplers)?;
+        samplers.iter_mut().zip(prompts).for_each(|(sampler, prompt)| sampler.read(prompt));
         let (logits, group, unread) = (Vec::new(), Vec::new(), Vec::new());
         let (captured, asked, refusal, ahead, failed) = (None, false, None, VecDeque::new(), false);
         let mut texts = Self { model, cache, samplers, logits, group, captured, asked, refusal, ahead, unread, failed };
@@ -189,6 +205,7 @@ impl<B: Backend> Texts<'_, B> {
 
     /// [`Generation::read_on`], of one text.
     fn read_on(&mut self, tokens: &[u32]) -> Result<()> {
+        self.samplers.iter_mut().for_each(|sampler| sampler.read(tokens));
         if let Some(captured) = self.captured.take() {
             // The device is further than what was handed out: back to where it last began, and call by call from there.
             let mut state = captured.before()?;

@@ -38,6 +38,11 @@ impl Interrupt {
         self.asked.swap(true, Ordering::SeqCst)
     }
 
+    /// Takes the request back; whether there was one.
+    pub fn withdraw(&self) -> bool {
+        self.asked.swap(false, Ordering::SeqCst)
+    }
+
     /// Whether somebody asked.
     pub fn asked(&self) -> bool {
         // Read at every operation: nothing else is ordered by it.

@@ -5,7 +5,7 @@ use hecate_core::{
     Backend, Tensor,
     primitives::{self, Draw, NO_SCORE, TOO_LARGE, UNDEFINED},
 };
-use std::{borrow::Cow, ops::Range, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, ops::Range, sync::Arc};
 
 /// How a token is drawn from logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,13 +16,19 @@ pub struct Sampling {
     pub top_k: usize,
     /// Only the likeliest tokens that together reach this probability are kept, in `(0, 1]`.
     pub top_p: f32,
+    /// Of these only tokens that are at least this part as likely as the likeliest are kept, in `[0, 1]`; 0 keeps all (Nguyen et
+    /// al., "Turning Up the Heat").
+    pub min_p: f32,
+    /// Logits of tokens that are in the text already are divided by it, negative ones multiplied; above 0, and 1 changes
+    /// nothing (Keskar et al., "CTRL", as transformers has it).
+    pub repetition_penalty: f32,
     /// Same seed, same text.
     pub seed: u64,
 }
 
 impl Default for Sampling {
     fn default() -> Self {
-        Self { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 0 }
+        Self { temperature: 0.8, top_k: 0, top_p: 0.95, min_p: 0.0, repetition_penalty: 1.0, seed: 0 }
     }
 }
 
@@ -34,12 +40,18 @@ pub struct Sampler {
     seed: u64,
     /// Tokens asked for so far.
     drawn: u64,
+    /// Different tokens of the text so far, where a penalty is on them.
+    read: BTreeSet<u32>,
 }
 
 /// What samplers of texts that are drawn together have in common.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Options {
     pub(crate) draw: Draw,
+    min_p: f32,
+    repetition_penalty: f32,
+    /// What is added to logits of tokens.
+    bias: Arc<[(u32, f32)]>,
     /// Tokens from this number on are never drawn.
     tokens: usize,
     /// Nor are these.
@@ -47,9 +59,15 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Whether numbers are left out between others: a device, which draws from all columns up to one, cannot do that.
-    pub(crate) fn has_gaps(&self) -> bool {
-        !self.gaps.is_empty()
+    /// What of it a device, which draws from all columns up to one, does not do; none if it does all.
+    pub(crate) fn why_on_host(&self) -> Option<&'static str> {
+        let reasons = [
+            (!self.gaps.is_empty(), "the tokenizer's numbers have gaps, which are left out"),
+            (self.min_p > 0.0, "min-p is computed on the host"),
+            (self.repetition_penalty != 1.0, "the repetition penalty is computed on the host"),
+            (!self.bias.is_empty(), "the bias of logits is added on the host"),
+        ];
+        reasons.into_iter().find_map(|(holds, why)| holds.then_some(why))
     }
 
     /// The logits of tokens that can be drawn; others are −∞.
@@ -62,6 +80,46 @@ impl Options {
             }
         }
         logits
+    }
+
+    /// Adds the bias to logits, and then puts the penalty on those of tokens that were read.
+    fn weigh(&self, logits: &mut Cow<'_, [f32]>, read: &BTreeSet<u32>) {
+        if self.bias.is_empty() && read.is_empty() {
+            return;
+        }
+        let logits = logits.to_mut();
+        for &(token, bias) in self.bias.iter() {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit += bias;
+            }
+        }
+        for &token in read {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit = if *logit < 0.0 { *logit * self.repetition_penalty } else { *logit / self.repetition_penalty };
+            }
+        }
+    }
+
+    /// Leaves out tokens that are too unlikely beside the likeliest, and says how the others are drawn. Top-p is of all that
+    /// top-k keeps, these among them, so of the others it is a larger part.
+    fn without_unlikely(&self, logits: &mut Cow<'_, [f32]>) -> Draw {
+        let Draw { temperature, top_k, top_p } = self.draw;
+        let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        // What is not finite is told of where tokens are drawn.
+        if self.min_p == 0.0 || temperature == 0.0 || !top.is_finite() || logits.iter().any(|x| x.is_nan()) {
+            return self.draw;
+        }
+        let part = |x: f32| ((f64::from(x) - f64::from(top)) / f64::from(temperature)).exp();
+        let mut parts: Vec<f64> = logits.iter().map(|&x| part(x)).collect();
+        if (1..parts.len()).contains(&top_k) {
+            parts.select_nth_unstable_by(top_k - 1, |a, b| b.total_cmp(a));
+            parts.truncate(top_k);
+        }
+        let least = f64::from(self.min_p);
+        let all: f64 = parts.iter().sum();
+        let kept: f64 = parts.iter().filter(|part| **part >= least).sum();
+        logits.to_mut().iter_mut().filter(|x| part(**x) < least).for_each(|x| *x = f32::NEG_INFINITY);
+        Draw { temperature, top_k, top_p: (f64::from(top_p) * all / kept).min(1.0) as f32 }
     }
 
     /// The columns of `scores [B,V]` that can be drawn.
@@ -77,18 +135,40 @@ impl Sampler {
     /// A sampler at the start of its random numbers.
     ///
     /// # Errors
-    /// [`Error::Config`] for a temperature below 0 or not finite, or a `top_p` outside `(0, 1]`.
+    /// [`Error::Config`] for what is outside of its range in [`Sampling`], or not finite.
     pub fn new(sampling: Sampling) -> Result<Self> {
-        let Sampling { temperature, top_k, top_p, seed } = sampling;
+        let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed } = sampling;
         let draw = Draw { temperature, top_k, top_p };
-        match draw.check() {
-            Ok(()) => Ok(Self { options: Options { draw, tokens: usize::MAX, gaps: Arc::default() }, seed, drawn: 0 }),
+        draw.check().map_err(|error| match error {
             // By the names of flags and of configurations.
-            Err(hecate_core::Error::Config { option, found, expected, .. }) => {
-                Err(Error::config(option, found, expected))
-            }
-            Err(other) => Err(other.into()),
+            hecate_core::Error::Config { option, found, expected, .. } => Error::config(option, found, expected),
+            other => other.into(),
+        })?;
+        if !(0.0..=1.0).contains(&min_p) {
+            return Err(Error::config("min-p", min_p, "at least 0 and at most 1 (0: no limit)"));
         }
+        if !(repetition_penalty.is_finite() && repetition_penalty > 0.0) {
+            return Err(Error::config("repetition penalty", repetition_penalty, "a finite number above 0 (1: none)"));
+        }
+        let (bias, tokens, gaps) = (Arc::default(), usize::MAX, Arc::default());
+        let options = Options { draw, min_p, repetition_penalty, bias, tokens, gaps };
+        Ok(Self { options, seed, drawn: 0, read: BTreeSet::new() })
+    }
+
+    /// The same sampler, which adds to the logits of these tokens, one after another; −∞ never draws one.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for what is NaN or +∞.
+    pub fn biased(mut self, bias: &[(u32, f32)]) -> Result<Self> {
+        if let Some((token, bias)) = bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY) {
+            return Err(Error::config(
+                format!("logit bias of token {token}"),
+                bias,
+                "a finite number, or -inf for never",
+            ));
+        }
+        self.options.bias = bias.into();
+        Ok(self)
     }
 
     /// The same sampler, which draws tokens under this number alone, as many as a vocabulary has. A model may have logits for
@@ -109,11 +189,13 @@ impl Sampler {
     /// # Errors
     /// [`Error::Config`] without logits, [`Error::NonFinite`] if one is NaN or +∞, or all are −∞.
     pub fn draw(&mut self, logits: &[f32]) -> Result<u32> {
-        let logits = self.options.logits(logits);
+        let mut logits = self.options.logits(logits);
         if logits.is_empty() {
             return Err(Error::config("number of logits", 0, "one for every token of the vocabulary"));
         }
-        let token = self.options.draw.token(&logits, self.stream())?;
+        self.options.weigh(&mut logits, &self.read);
+        let draw = self.options.without_unlikely(&mut logits);
+        let token = draw.token(&logits, self.stream())?;
         self.accept(token)
     }
 
@@ -125,6 +207,13 @@ impl Sampler {
     /// The same sampler once it was asked for so many tokens.
     pub(crate) fn after(self, drawn: u64) -> Self {
         Self { drawn, ..self }
+    }
+
+    /// Tokens of the text that others wrote, such as a prompt: what comes after them may have a penalty on them.
+    pub fn read(&mut self, tokens: &[u32]) {
+        if self.options.repetition_penalty != 1.0 {
+            self.read.extend(tokens);
+        }
     }
 
     /// How a device draws in its place.
@@ -147,7 +236,10 @@ impl Sampler {
             UNDEFINED => f64::NAN,
             TOO_LARGE => f64::INFINITY,
             NO_SCORE => f64::NEG_INFINITY,
-            token => return Ok(token),
+            token => {
+                self.read(&[token]);
+                return Ok(token);
+            }
         };
         Err(Error::NonFinite {
             what: "a logit".to_owned(),

@@ -8,7 +8,8 @@ use hecate_models::{
 use proptest::prelude::*;
 
 const LOGITS: [f32; 6] = [0.5, 2.0, -1.0, 1.0, f32::NEG_INFINITY, 1.5];
-const PLAIN: Sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 1 };
+const PLAIN: Sampling =
+    Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0, seed: 1 };
 
 /// Shares of the tokens among many draws.
 fn shares(sampling: Sampling, logits: &[f32]) -> Vec<f64> {
@@ -35,6 +36,17 @@ fn shares_follow_the_softmax_of_what_is_kept() {
         (Sampling { top_p: 1e-6, ..PLAIN }, expected(1.0, &[1])),
         (Sampling { top_k: 1, ..PLAIN }, expected(1.0, &[1])),
         (Sampling { temperature: 0.0, ..PLAIN }, expected(1.0, &[1])),
+        // Beside the likeliest they have e⁻⁰·⁵ = 0.61, e⁻¹ = 0.37, e⁻¹·⁵ = 0.22 and e⁻³ = 0.05.
+        (Sampling { min_p: 0.2, ..PLAIN }, expected(1.0, &[0, 1, 3, 5])),
+        (Sampling { min_p: 0.6, ..PLAIN }, expected(1.0, &[1, 5])),
+        (Sampling { min_p: 1.0, ..PLAIN }, expected(1.0, &[1])),
+        // Twice as far from each other.
+        (Sampling { min_p: 0.2, temperature: 0.5, ..PLAIN }, expected(0.5, &[1, 5])),
+        // Of all tokens the first two have 0.715 together, of the four that min-p keeps 0.731. Top-p comes before.
+        (Sampling { min_p: 0.2, top_p: 0.72, ..PLAIN }, expected(1.0, &[1, 3, 5])),
+        // Top-k comes first: of three, which have 0.51, 0.31 and 0.19.
+        (Sampling { min_p: 0.5, top_k: 3, top_p: 0.6, ..PLAIN }, expected(1.0, &[1, 5])),
+        (Sampling { min_p: 0.5, top_k: 3, top_p: 0.5, ..PLAIN }, expected(1.0, &[1])),
     ];
     for (sampling, expected) in cases {
         for (share, expected) in shares(sampling, &LOGITS).into_iter().zip(expected) {
@@ -77,12 +89,63 @@ fn bad_options_and_logits_are_refused() {
         Sampling { top_p: 0.0, ..PLAIN },
         Sampling { top_p: 1.1, ..PLAIN },
         Sampling { top_p: f32::NAN, ..PLAIN },
+        Sampling { min_p: -0.1, ..PLAIN },
+        Sampling { min_p: 1.1, ..PLAIN },
+        Sampling { min_p: f32::NAN, ..PLAIN },
+        Sampling { repetition_penalty: 0.0, ..PLAIN },
+        Sampling { repetition_penalty: f32::NAN, ..PLAIN },
+        Sampling { repetition_penalty: f32::INFINITY, ..PLAIN },
     ];
     assert!(bad.into_iter().all(|sampling| matches!(Sampler::new(sampling), Err(Error::Config { .. }))));
     let mut sampler = Sampler::new(PLAIN).unwrap();
     assert!(matches!(sampler.draw(&[]), Err(Error::Config { .. })));
     for logits in [&[0.0, f32::NAN][..], &[f32::INFINITY], &[f32::NEG_INFINITY; 2]] {
         assert!(matches!(sampler.draw(logits), Err(Error::NonFinite { .. })), "{logits:?}");
+    }
+}
+
+/// Shares of tokens by logits that a penalty and a bias changed before.
+fn weighed(logits: [f64; 4]) -> Vec<f64> {
+    let sum: f64 = logits.iter().map(|x| x.exp()).sum();
+    logits.iter().map(|x| x.exp() / sum).collect()
+}
+
+#[test]
+fn a_penalty_is_on_tokens_that_were_read() {
+    let logits = [1.0f32, -1.0, 0.5, 0.0];
+    let sampling = Sampling { repetition_penalty: 2.0, ..PLAIN };
+    let mut counts = vec![0.0; 4];
+    for seed in 0..20_000 {
+        let mut sampler = Sampler::new(Sampling { seed, ..sampling }).unwrap();
+        // The same token twice is one penalty; a token without a logit has none.
+        sampler.read(&[0, 1, 0, 77]);
+        counts[sampler.draw(&logits).unwrap() as usize] += 1.0 / 20_000.0;
+    }
+    for (share, expected) in counts.into_iter().zip(weighed([0.5, -2.0, 0.5, 0.0])) {
+        assert_abs_diff_eq!(share, expected, epsilon = 0.02);
+    }
+    // What was drawn is read: with the likeliest taken each time, all but the negative one come before one comes again.
+    let mut greedy = Sampler::new(Sampling { temperature: 0.0, repetition_penalty: 100.0, ..PLAIN }).unwrap();
+    let drawn: Vec<u32> = (0..4).map(|_| greedy.draw(&[1.0, 0.9, 0.8, -1.0]).unwrap()).collect();
+    assert_eq!(drawn, [0, 1, 2, 0]);
+}
+
+#[test]
+fn a_bias_is_added_before_the_penalty() {
+    let logits = [1.0f32, -1.0, 0.5, 0.0];
+    let mut counts = vec![0.0; 4];
+    for seed in 0..20_000 {
+        let sampler = Sampler::new(Sampling { repetition_penalty: 2.0, seed, ..PLAIN }).unwrap();
+        let mut sampler = sampler.biased(&[(1, 2.0), (2, f32::NEG_INFINITY), (0, -2.0), (0, -1.0), (9, 1.0)]).unwrap();
+        sampler.read(&[0, 1]);
+        counts[sampler.draw(&logits).unwrap() as usize] += 1.0 / 20_000.0;
+    }
+    // 1 − 3 = −2 is doubled, −1 + 2 = 1 is halved.
+    for (share, expected) in counts.into_iter().zip(weighed([-4.0, 0.5, f64::NEG_INFINITY, 0.0])) {
+        assert_abs_diff_eq!(share, expected, epsilon = 0.02);
+    }
+    for bad in [f32::NAN, f32::INFINITY] {
+        assert!(matches!(Sampler::new(PLAIN).unwrap().biased(&[(3, bad)]), Err(Error::Config { .. })));
     }
 }
 
@@ -95,7 +158,7 @@ proptest! {
         top_p in 0.01_f32..=1.0,
         seed: u64,
     ) {
-        let mut sampler = Sampler::new(Sampling { temperature, top_k, top_p, seed }).unwrap();
+        let mut sampler = Sampler::new(Sampling { temperature, top_k, top_p, seed, ..PLAIN }).unwrap();
         let token = sampler.draw(&logits).unwrap() as usize;
         let above = logits.iter().filter(|&&x| x > logits[token]).count();
         prop_assert!(temperature > 0.0 || above == 0);

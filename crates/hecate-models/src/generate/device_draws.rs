@@ -19,9 +19,8 @@ impl<B: Backend> LanguageModel<B> {
         (unread, streams): (&[u32], &[[u32; 3]]),
         count: usize,
     ) -> Result<Capture<Box<dyn CapturedStep<B>>>> {
-        if options.has_gaps() {
-            let why = "the tokenizer's numbers have gaps, which are left out".to_owned();
-            return Ok(Capture::Refused { why });
+        if let Some(why) = options.why_on_host() {
+            return Ok(Capture::Refused { why: why.to_owned() });
         }
         let counts: Vec<_> = self.mixers().iter().map(|mixer| mixer.counts()).collect();
         if let Some(layer) = counts.iter().position(|counts| *counts == Counts::Host) {

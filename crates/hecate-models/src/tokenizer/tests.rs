@@ -107,7 +107,7 @@ fn numbers_may_have_gaps() {
     assert_eq!((tokens.as_slice(), vocabulary.decode(&tokens).ok()), (&[9, 2, 3][..], Some("d b c".to_owned())));
     assert_eq!(vocabulary.decode(&[9, 5, 2]).ok().as_deref(), Some("d b"));
     assert!(vocabulary.decode(&[10]).is_err());
-    let options = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 3 };
+    let options = Sampling { temperature: 1.0, top_p: 1.0, seed: 3, ..Sampling::default() };
     let mut sampler = Sampler::new(options).expect("a sampler").of(&vocabulary);
     // Numbers of nobody would be the likeliest; so would those after the last.
     let logits: Vec<f32> = (0..12).map(|number| if [0, 2, 3, 9].contains(&number) { 0.0 } else { 9.0 }).collect();
