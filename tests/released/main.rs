@@ -1,11 +1,13 @@
 //! Small models of other people's families, as their own code wrote them: `make.py` made those in `models`, and what is expected
 //! of each, with transformers and flash-linear-attention.
 
+mod conversations;
 mod damage;
 mod files;
 mod largest;
 mod scores;
 mod sessions;
+mod turns;
 
 use std::{fs, path::PathBuf};
 use tempfile::TempDir;

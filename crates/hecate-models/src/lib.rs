@@ -9,7 +9,8 @@
 //!   and rules' own backwards.
 //! * [`layers`] has memories, attention and their compositions; [`generate`] continues a prompt; [`text`] reads what is learned;
 //!   [`trained`] loads a model from its folder, and [`quantize`] makes it small.
-//! * [`Opened`] is a folder of a model that others released, of one of the families in [`architectures`].
+//! * [`Opened`] is a folder of a model that others released, of one of the families in [`architectures`]; [`ChatTemplate`] writes
+//!   conversations as it was taught.
 //!
 //! # Conventions
 //!
@@ -30,6 +31,7 @@
 //! * `pieces`, `footprint`, `model`, `language_model`: the whole, and what it costs
 //! * `tokens`, `tokenizer`, `text`: what is read
 //! * `sampling`, `generate`: what is written
+//! * `chat`: conversations
 //! * `trained`, `quantize`: models out of folders and into them
 //! * `architectures`, `open`: families of models that others released, and their folders
 //!
@@ -69,6 +71,7 @@ pub mod bounds;
 #[cfg(feature = "dfdx")]
 pub mod bridge;
 mod cache;
+mod chat;
 pub mod config;
 mod dropout;
 mod error;
@@ -98,6 +101,7 @@ pub mod trained;
 pub mod weights;
 
 pub use cache::LayerCache;
+pub use chat::{ChatTemplate, Message, Reading};
 pub use config::{
     AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Config, Features, HopeConfig, LayerConfig, MacConfig,
     MemoryConfig, MixerConfig, Retain, RuleConfig, TntConfig, Wiring,

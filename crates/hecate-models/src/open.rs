@@ -16,9 +16,10 @@ mod plan;
 mod write;
 
 use crate::{
-    Architecture, Builder, Error, LanguageModel, Parameters, Result, Vocabulary,
+    Architecture, Builder, ChatTemplate, Error, LanguageModel, Parameters, Result, Vocabulary,
     architectures::Family,
     files::{self, CONFIG, JSON, Links, TOKENIZER, is_there},
+    sampling::Sampling,
 };
 use arrays::Arrays;
 use describe::Description;
@@ -124,6 +125,23 @@ impl<B: Backend> Opened<B> {
     /// [`Error::Io`]; [`Error::Checkpoint`] for a file that says something else than one token or a list of them.
     pub fn ends(&self) -> Result<Vec<u32>> {
         generation::ends(&self.folder, &self.description.ends)
+    }
+
+    /// How `generation_config.json` says that tokens are drawn; none where it says nothing of it. What it leaves out is then as
+    /// transformers has it.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Checkpoint`] for values of other types, or out of their ranges.
+    pub fn sampling(&self) -> Result<Option<Sampling>> {
+        generation::sampling(&self.folder)
+    }
+
+    /// How it writes conversations.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::open`].
+    pub fn chat_template(&self) -> Result<ChatTemplate> {
+        ChatTemplate::open(&self.folder)
     }
 
     /// What its tokens mean.

@@ -1,5 +1,7 @@
 //! From text to tokens and back.
 
+#[cfg(feature = "tokenizer")]
+mod around;
 mod decoder;
 #[cfg(feature = "tokenizer")]
 mod file;
@@ -48,6 +50,8 @@ pub enum Vocabulary {
         gaps: Arc<[Range<u32>]>,
         /// Bytes that its normalizer and its pre-tokenizer make of one byte of text, at most.
         growth: f64,
+        /// Tokens before a prompt and after it, or why they are not known.
+        around: Result<[Vec<u32>; 2], String>,
     },
 }
 
@@ -144,6 +148,25 @@ impl Vocabulary {
             Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
             #[cfg(feature = "tokenizer")]
             Self::Tokenizer { .. } => self.encode_passage(text)?.to_vec(),
+        }
+    }
+
+    /// As [`Vocabulary::encode`], with the tokens that a released model's tokenizer puts around a prompt, such as one for its
+    /// beginning. A rendered conversation has its own.
+    ///
+    /// # Errors
+    /// As [`Vocabulary::encode`]; [`Error::Tokenizer`] where it is not known what is to be put there.
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
+        match self {
+            Self::Bytes => self.encode(text),
+            #[cfg(feature = "tokenizer")]
+            Self::Tokenizer { path, around, .. } => {
+                let [before, after] = around.as_ref().map_err(|why| {
+                    let why = format!("{why}; use a copy of it as it was published");
+                    Error::Tokenizer { path: path.clone(), why }
+                })?;
+                Ok([&before[..], &self.encode(text)?, after].concat())
+            }
         }
     }
 

@@ -117,6 +117,7 @@ impl<B: Backend> Session<B> {
     /// session then stands where it stood.
     pub fn feed(&mut self, model: &LanguageModel<B>, tokens: &[u32]) -> Result<()> {
         let mut next = self.fork();
+        next.sampler.read(tokens);
         let unread: Vec<Vec<u32>> = next.unread.take().iter().chain(tokens).map(|&token| vec![token]).collect();
         let mut cache = next.memory.own(model)?;
         for segment in unread.chunks(SEGMENT) {
@@ -173,7 +174,8 @@ impl<B: Backend> Session<B> {
         (self.unread.is_none() && !self.scores.is_empty()).then_some(self.scores.as_slice())
     }
 
-    /// From here on tokens are drawn by this sampler.
+    /// From here on tokens are drawn by this sampler. One with a repetition penalty is told of the text before
+    /// ([`Sampler::read`]).
     pub fn set_sampler(&mut self, sampler: Sampler) {
         self.sampler = sampler;
     }
@@ -200,7 +202,8 @@ impl<B: Backend> Session<B> {
     }
 
     /// The text of a file that [`Session::save`] wrote. With a sampler of the same options and seed it goes on as it would have
-    /// without the file, bit by bit where the device is the same.
+    /// without the file, bit by bit where the device is the same. One with a repetition penalty is told of the text before
+    /// ([`Sampler::read`]): the file does not have its tokens.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Checkpoint`] for a file that is damaged, or of another model; the device's own failures.

@@ -1,6 +1,6 @@
 //! A tokenizer out of its file.
 
-use super::{Vocabulary, limits};
+use super::{Vocabulary, around, limits};
 use crate::{
     Error, Result,
     bounds::SIZE,
@@ -21,11 +21,13 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Vocabulary> {
         return Err(refuse(format!("{} bytes, expected at most {JSON}", bytes.len())));
     }
     let file: Value = serde_json::from_slice(unmarked(bytes)).map_err(|error| refuse(error.to_string()))?;
+    let around = around::of_file(&file["post_processor"]);
     let (file, growth) = limits::checked(file).map_err(refuse)?;
     // What was checked is what the library reads: a name that stands twice in the file is there once.
     let tokenizer = guarded(|| Ok(serde_json::from_value::<Tokenizer>(file)?)).map_err(refuse)?;
     let (size, gaps) = numbers(&tokenizer).map_err(refuse)?;
-    Ok(Vocabulary::Tokenizer { path: path.to_owned(), tokenizer: Box::new(tokenizer), size, gaps: gaps.into(), growth })
+    let (path, tokenizer, gaps) = (path.to_owned(), Box::new(tokenizer), gaps.into());
+    Ok(Vocabulary::Tokenizer { path, tokenizer, size, gaps, growth, around })
 }
 
 /// The largest number of a token and one more, and the numbers below it that no token has.
