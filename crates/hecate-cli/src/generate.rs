@@ -1,12 +1,17 @@
 //! `hecate generate`: a trained model, or a released one, continues a prompt, or one prompt after another.
 
+mod sampling;
 mod stops;
 mod writer;
+
+pub(crate) use sampling::{SamplingArgs, said};
+pub(crate) use writer::Writer;
 
 use crate::{
     device::{Choice, with_device},
     error::{Error, Result},
-    progress, released,
+    progress,
+    released::{self, Released},
     runs::RunArgs,
     sources::is_stdin,
 };
@@ -14,7 +19,7 @@ use clap::{Args, builder::PossibleValuesParser};
 use hecate::{
     Backend, Job,
     models::{
-        LanguageModel, Precision, Random, Vocabulary,
+        LanguageModel, Precision, Vocabulary,
         generate::{Generation, generate},
         sampling::{Sampler, Sampling},
         text::read_text,
@@ -25,7 +30,6 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
 };
-use writer::Writer;
 
 /// Flags of `hecate generate`.
 #[derive(Args, Debug)]
@@ -48,19 +52,8 @@ pub(crate) struct GenerateArgs {
     /// End before this text where the model writes it; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
-    /// How adventurous the choice of tokens is; 0 always takes the likeliest
-    #[arg(long, default_value_t = Sampling::default().temperature, value_name = "T")]
-    // 0 or more; `top_k` and `top_p` cut the distribution before it is drawn from.
-    temperature: f32,
-    /// Choose among this many of the likeliest tokens; 0 for no limit
-    #[arg(long, default_value_t = Sampling::default().top_k, value_name = "K")]
-    top_k: usize,
-    /// Choose among the likeliest tokens that together have this probability; 1 for no limit
-    #[arg(long, default_value_t = Sampling::default().top_p, value_name = "P")]
-    top_p: f32,
-    /// Same seed, same text
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+    #[command(flatten)]
+    sampling: SamplingArgs,
     /// How the model's matrices are stored; bf16 takes half the memory and half the time of reading them
     #[arg(long, default_value = "f32", value_parser = PossibleValuesParser::new(Precision::STORED))]
     precision: String,
@@ -98,73 +91,71 @@ impl Job for GenerateArgs {
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
         // Sampling is checked before a model is loaded.
-        self.sampler(0)?;
+        self.sampling.check()?;
         if self.stop.iter().any(String::is_empty) {
             return Err(Error::flag("--stop", "an empty text is everywhere; give at least one character"));
         }
         // A file that is missing is found before a model is loaded.
         let prompt = self.prompt.read()?;
-        let (model, vocabulary, ends) = match &self.model {
+        let released = match &self.model {
             Some(folder) => released::open(device, folder)?,
             None => {
                 let (model, vocabulary) = self.run.open(device, &self.run.folder()?)?;
-                (model, vocabulary, Vec::new())
+                Released { model, vocabulary, ends: Vec::new(), sampling: Sampling::default() }
             }
         };
-        let model = match Precision::named(&self.precision)? {
-            Precision::F32 => model,
-            Precision::Bf16 | Precision::Fp8 => model.stored_in_16_bits()?,
-        };
+        self.sampling.check_bias(&released.vocabulary)?;
+        let released = Released { model: stored(released.model, &self.precision)?, ..released };
         // Ctrl-C ends the program at once: there is nothing to save.
         match prompt {
             // One text, or one for each line that comes.
             Some(prompt) => {
-                let tokens = vocabulary.encode(&prompt)?;
+                let Released { model, vocabulary, ends, sampling } = &released;
+                let tokens = self.encode(vocabulary, &prompt)?;
                 // Told where there is something to wait for: a new GPU, or a new version.
                 model.prepare(&tokens, &mut |kernels| progress::say(&progress::compiling(kernels)))?;
                 // A padded model has scores of tokens that nobody can read.
-                let mut continuation = generate(&model, &tokens, self.sampler(0)?.of(&vocabulary))?;
-                let mut writer = Writer::new(&vocabulary, self.raw, &self.stop);
+                let sampler = self.sampling.sampler(*sampling, 0)?.of(vocabulary);
+                let mut continuation = generate(model, &tokens, sampler)?;
+                let mut writer = Writer::new(vocabulary, self.raw, &self.stop);
                 writer.after(&tokens)?;
                 writer.prompt(&prompt)?;
-                write(&mut continuation, &mut writer, (self.tokens, &ends), || false)?;
+                write(&mut continuation, &mut writer, (self.tokens, ends), || false)?;
             }
-            None => self.answer(&model, &vocabulary, &ends)?,
+            None => self.answer(&released)?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl GenerateArgs {
-    /// The sampler of a line; the first one's is that of a prompt.
-    fn sampler(&self, line: u64) -> Result<Sampler> {
-        let Self { temperature, top_k, top_p, seed, .. } = *self;
-        Ok(Sampler::new(Sampling { temperature, top_k, top_p, seed: seed_of_line(seed, line) })?)
+    /// The tokens of a text's beginning. Models that others released have learned texts with tokens around them.
+    fn encode(&self, vocabulary: &Vocabulary, prompt: &str) -> Result<Vec<u32>> {
+        Ok(if self.model.is_some() { vocabulary.encode_prompt(prompt)? } else { vocabulary.encode(prompt)? })
     }
 
     /// Continues line after line of standard input. A line is read with its newline, as lines of the learned text are.
-    fn answer<B: Backend>(&self, model: &LanguageModel<B>, vocabulary: &Vocabulary, ends: &[u32]) -> Result<()> {
+    fn answer<B: Backend>(&self, released: &Released<B>) -> Result<()> {
+        let Released { model, vocabulary, ends, sampling } = released;
         let mut before: Option<(Generation<'_, B>, Writer<'_>)> = None;
         for line in 0.. {
-            // Whoever types sees that it is their turn; a pipe gets nothing but answers.
-            if stdin().is_terminal() {
-                let _ = write!(stderr(), "> ");
-            }
-            let Some(prompt) = next_line(&mut stdin().lock(), line)? else { break };
-            let tokens = vocabulary.encode(&prompt)?;
+            let Some(prompt) = ask(line)? else { break };
             // A line without a token, as of blanks alone, asks for nothing.
-            if tokens.is_empty() {
+            if vocabulary.encode(&prompt)?.is_empty() {
                 continue;
             }
             // Without `--continue` nothing is left of the line before.
-            let (mut continuation, mut writer) = match before.take().filter(|_| self.carry_on) {
+            let (mut continuation, mut writer, tokens) = match before.take().filter(|_| self.carry_on) {
                 Some((mut before, writer)) => {
+                    let tokens = vocabulary.encode(&prompt)?;
                     before.read_on(&tokens)?;
-                    (before, writer)
+                    (before, writer, tokens)
                 }
                 None => {
+                    let tokens = self.encode(vocabulary, &prompt)?;
+                    let sampler = self.sampling.sampler(*sampling, line)?.of(vocabulary);
                     let writer = Writer::new(vocabulary, self.raw, &self.stop);
-                    (generate(model, &tokens, self.sampler(line)?.of(vocabulary))?, writer)
+                    (generate(model, &tokens, sampler)?, writer, tokens)
                 }
             };
             writer.after(&tokens)?;
@@ -175,10 +166,21 @@ impl GenerateArgs {
     }
 }
 
-/// The seed of a line of standard input. Lines that are the same are not answered the same, neither with one seed nor with another:
-/// each has a number of its own of its seed's random ones.
-fn seed_of_line(seed: u64, line: u64) -> u64 {
-    if line == 0 { seed } else { Random::stream(seed, line).bits() }
+/// The model, with its matrices stored in this precision.
+pub(crate) fn stored<B: Backend>(model: LanguageModel<B>, precision: &str) -> Result<LanguageModel<B>> {
+    Ok(match Precision::named(precision)? {
+        Precision::F32 => model,
+        Precision::Bf16 | Precision::Fp8 => model.stored_in_16_bits()?,
+    })
+}
+
+/// The next line of standard input with its newline, none at the end.
+pub(crate) fn ask(number: u64) -> Result<Option<String>> {
+    // Whoever types sees that it is their turn; a pipe gets nothing but answers.
+    if stdin().is_terminal() {
+        let _ = write!(stderr(), "> ");
+    }
+    next_line(&mut stdin().lock(), number)
 }
 
 /// The next line with its newline, none at the end. One that is not UTF-8 is told of and passed over: a slip of a terminal ends no
@@ -255,15 +257,6 @@ fn write<B: Backend>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
-
-    #[test]
-    fn all_lines_of_all_seeds_differ() {
-        let seeds = (0..200).chain([u64::MAX - 1, u64::MAX]);
-        let all: HashSet<u64> = seeds.flat_map(|seed| (0..50).map(move |line| seed_of_line(seed, line))).collect();
-        assert_eq!(all.len(), 202 * 50);
-        assert_eq!(seed_of_line(7, 0), 7);
-    }
 
     #[test]
     fn a_line_that_is_no_text_is_passed_over() {

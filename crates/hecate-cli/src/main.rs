@@ -5,7 +5,7 @@
 //!
 //! * `train` (`train/`): flags to a configuration, the training loop, the record and the picture of a run;
 //! * `generate`, `eval` and `quantize`: a trained model, found by `runs`; `info` describes runs. What others released is in
-//!   `released`;
+//!   `released`, and `chat` converses with it;
 //! * `check` and `bench` (feature `check`): conformance, speed, and made-up tasks;
 //! * `devices`: what there is on this machine.
 //!
@@ -15,6 +15,7 @@
 
 #[cfg(feature = "check")]
 mod bench;
+mod chat;
 #[cfg(feature = "check")]
 mod check;
 mod curve;
@@ -76,6 +77,9 @@ enum Action {
     /// Continue a prompt with a trained model, or with one that others released.
     #[command(allow_negative_numbers = true)]
     Generate(generate::GenerateArgs),
+    /// Converse with a model that others released.
+    #[command(allow_negative_numbers = true)]
+    Chat(chat::ChatArgs),
     /// Measure how well a trained model predicts a text.
     #[command(allow_negative_numbers = true)]
     Eval(eval::EvalArgs),
@@ -161,6 +165,7 @@ fn run(action: Action) -> error::Result<ExitCode> {
     match action {
         Action::Train(arguments) => train::run(*arguments),
         Action::Generate(arguments) => generate::run(arguments),
+        Action::Chat(arguments) => chat::run(arguments),
         Action::Eval(arguments) => eval::run(arguments),
         Action::Quantize(arguments) => quantize::run(arguments),
         #[cfg(feature = "check")]
@@ -212,10 +217,11 @@ mod tests {
     #[test]
     fn any_words_are_a_command_or_refused() {
         // Digits are what is changed most: numbers are where flags have limits.
-        const LINES: [&str; 6] = [
+        const LINES: [&str; 7] = [
             "train --text a --tokens 9 --batch 9 --rate 0.1 --device cpu --seed 9 --dropout 0.1 --measure 9",
             "train --resume a --steps 9 --keep 9 --periods 1,9 --mixer cms --algorithm chunk:9",
             "generate --prompt a --tokens 9 --temperature 0.9 --top-k 9 --top-p 0.9 --seed 9",
+            "chat --model a --system a --tell a=9 --tokens 9 --min-p 0.9 --repetition-penalty 0.9 --logit-bias 9=-9",
             "eval --text a --segment 9 --measure all",
             "bench speed --rules all --shapes 1x9x1x9 --seconds 0.9 --dtype f16",
             "completions bash",

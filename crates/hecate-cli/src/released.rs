@@ -3,12 +3,13 @@
 use crate::{
     device::{Choice, with_device},
     error::Result,
+    generate::said,
     runs::{check_run, check_vocabulary},
     visible::{visible, visible_path},
 };
 use hecate::{
     Backend, Bytes, Job,
-    models::{LanguageModel, Opened, Vocabulary},
+    models::{LanguageModel, Opened, Vocabulary, sampling::Sampling},
 };
 use indicatif::HumanCount;
 use std::{
@@ -25,15 +26,36 @@ fn check(folder: &Path) -> Result<()> {
     )
 }
 
-/// The model in a folder, what its tokens mean, and which of them end a text.
-pub(crate) fn open<B: Backend>(device: &B, folder: &Path) -> Result<(LanguageModel<B>, Vocabulary, Vec<u32>)> {
+/// A model to continue texts with.
+pub(crate) struct Released<B: Backend> {
+    pub(crate) model: LanguageModel<B>,
+    /// What its tokens mean.
+    pub(crate) vocabulary: Vocabulary,
+    /// Tokens that end a text.
+    pub(crate) ends: Vec<u32>,
+    /// How tokens are drawn, unless flags say otherwise.
+    pub(crate) sampling: Sampling,
+}
+
+/// The model in a folder.
+pub(crate) fn open<B: Backend>(device: &B, folder: &Path) -> Result<Released<B>> {
+    Ok(open_with(device, folder, |_| Ok(()))?.0)
+}
+
+/// The model in a folder, and what `first` reads there.
+pub(crate) fn open_with<B: Backend, T>(
+    device: &B,
+    folder: &Path,
+    first: impl FnOnce(&Opened<B>) -> Result<T>,
+) -> Result<(Released<B>, T)> {
     check(folder)?;
     let opened = Opened::open(device, folder)?;
     // What is small is read first, so that nobody waits for weights in vain.
-    let (vocabulary, ends) = (opened.vocabulary()?, opened.ends()?);
+    let first = first(&opened)?;
+    let (vocabulary, ends, sampling) = (opened.vocabulary()?, opened.ends()?, opened.sampling()?.unwrap_or_default());
     let model = opened.model()?;
     check_vocabulary(model.vocabulary_size(), &vocabulary)?;
-    Ok((model, vocabulary, ends))
+    Ok((Released { model, vocabulary, ends, sampling }, first))
 }
 
 /// Prints what a folder is.
@@ -53,7 +75,7 @@ impl Job for Describe {
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
         // All of it is read before a line is printed: half a description helps nobody.
         let opened = Opened::open(device, &self.folder)?;
-        let ends = opened.ends()?;
+        let (ends, sampling) = (opened.ends()?, opened.sampling()?);
         let mut out = stdout().lock();
         let mut line = |name: &str, what: String| writeln!(out, "{name:<11} {}", visible(&what));
         line("model", visible_path(&self.folder))?;
@@ -68,6 +90,8 @@ impl Job for Describe {
         }
         let ends: Vec<_> = ends.iter().map(ToString::to_string).collect();
         line("end tokens", if ends.is_empty() { "none".to_owned() } else { ends.join(", ") })?;
+        line("sampling", sampling.map_or_else(|| format!("not told, so {}", said(Sampling::default())), said))?;
+        line("chat", opened.chat_template().map_or_else(|why| why.to_string(), |_| "by its own template".to_owned()))?;
         Ok(ExitCode::SUCCESS)
     }
 }

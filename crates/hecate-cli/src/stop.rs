@@ -33,6 +33,22 @@ impl Stop {
     /// Takes over Ctrl-C, termination and hang-ups for the rest of the program; to be called once. A hang-up that was ignored
     /// before, as `nohup` has it, stays ignored.
     pub(crate) fn listen() -> Result<Self> {
+        Self::listen_with(|| false, || ())
+    }
+
+    /// As [`Stop::listen`], for a program with nothing to save: termination and hang-ups end it at once, and only Ctrl-C asks.
+    /// `first` runs where that is the first time, or the first since [`Stop::forget`].
+    pub(crate) fn listen_to_ctrl_c(first: impl Fn() + Send + 'static) -> Result<Self> {
+        Self::listen_with(|| status() != BY_SIGNAL + INTERRUPT, first)
+    }
+
+    /// From here on nobody has asked.
+    pub(crate) fn forget(&self) {
+        self.0.withdraw();
+    }
+
+    /// Listens to signals, of which some end the program `at_once`.
+    fn listen_with(at_once: impl Fn() -> bool + Send + 'static, first: impl Fn() + Send + 'static) -> Result<Self> {
         let interrupt = Interrupt::default();
         let asked = interrupt.clone();
         #[cfg(unix)]
@@ -40,9 +56,10 @@ impl Stop {
         // The handler runs on a thread of its own.
         ctrlc::set_handler(move || {
             // The second time: somebody does not want to wait for the end of an operation.
-            if asked.ask() {
+            if asked.ask() || at_once() {
                 process::exit(status().into());
             }
+            first();
         })?;
         #[cfg(unix)]
         signals::note(ignored)?;

@@ -3,6 +3,8 @@
 mod command {
     mod bench;
     mod bench_text;
+    #[cfg(feature = "tokenizer")]
+    mod chat;
     mod choices;
     mod documents;
     // Links, pipes, limits of files and signals are those of Unix.

@@ -6,7 +6,7 @@ use hecate::models::{Decoder, Vocabulary};
 use std::io::{Write, stdout};
 
 /// Writes tokens as text, each character as soon as it is whole. A token may hold a part of a character, or several.
-pub(super) struct Writer<'a> {
+pub(crate) struct Writer<'a> {
     /// Knows the tokens before the first that is written: its text may depend on them.
     decoder: Decoder<'a>,
     /// Tokens are bytes, and go out as they are.
@@ -18,13 +18,13 @@ pub(super) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// Before the first token; the text ends at any of `stops`.
-    pub(super) fn new(vocabulary: &'a Vocabulary, raw: bool, stops: &'a [String]) -> Self {
+    pub(crate) fn new(vocabulary: &'a Vocabulary, raw: bool, stops: &'a [String]) -> Self {
         let bytes = raw && matches!(vocabulary, Vocabulary::Bytes);
         Self { decoder: vocabulary.decoder(), bytes, raw, stops: Stops::new(stops) }
     }
 
     /// The text that is written goes on after these tokens.
-    pub(super) fn after(&mut self, prompt: &[u32]) -> Result<()> {
+    pub(crate) fn after(&mut self, prompt: &[u32]) -> Result<()> {
         Ok(self.decoder.skip(prompt)?)
     }
 
@@ -34,7 +34,7 @@ impl<'a> Writer<'a> {
     }
 
     /// The next token; whether the text goes on.
-    pub(super) fn token(&mut self, token: u32) -> Result<bool> {
+    pub(crate) fn token(&mut self, token: u32) -> Result<bool> {
         // The decoder also refuses what is no token.
         let text = self.decoder.push(token)?;
         let shown = if self.bytes { self.stops.push(&[token as u8]) } else { self.stops.push(text.as_bytes()) };
@@ -43,7 +43,7 @@ impl<'a> Writer<'a> {
     }
 
     /// What is left of a character that was cut off, and a newline. What is written next is looked through for stop texts anew.
-    pub(super) fn finish(&mut self) -> Result<()> {
+    pub(crate) fn finish(&mut self) -> Result<()> {
         let rest = self.decoder.finish()?;
         if !self.stops.met() {
             let rest = if self.bytes { Vec::new() } else { self.stops.push(rest.as_bytes()) };
