@@ -194,7 +194,7 @@ fn what_is_put_around_prompts_is_known_or_refused() {
         (json!({ "type": "Other" }), "\"Other\""),
         (template(vec![text.clone(), text.clone()]), "2 times"),
         (template(vec![]), "0 times"),
-        (template([vec![piece("s"); 40], vec![text.clone()]].concat()), "80 tokens"),
+        (template([vec![piece("s"); 40], vec![text.clone()]].concat()), "66 tokens"),
         (many, "twice"),
         (json!({ "type": "BertProcessing", "cls": ["a", -1], "sep": ["b", 2] }), "-1"),
     ] {
