@@ -3,6 +3,7 @@
 
 mod damage;
 mod files;
+mod gguf;
 mod largest;
 mod scores;
 mod sessions;

@@ -40,8 +40,8 @@ pub(crate) struct InfoArgs {
     /// The same by a flag, as other commands have it
     #[arg(long = "run", value_name = "DIR", conflicts_with = "run")]
     named: Option<PathBuf>,
-    /// Folder of a model that others released, as Hugging Face has it
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["run", "named"])]
+    /// Model that others released: a folder as Hugging Face has it, or a GGUF file
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["run", "named"])]
     model: Option<PathBuf>,
 }
 
