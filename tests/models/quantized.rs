@@ -4,13 +4,14 @@ use crate::{
     column::{Column, device, is_missing},
     training::fixtures::{plan, settings},
 };
-use hecate_core::quantized::BlockFormat;
+use hecate_core::{DType, quantized::BlockFormat};
 use hecate_models::{
-    Config, LanguageModel, Vocabulary,
+    Config, LanguageModel, LayerConfig, MemoryConfig, MixerConfig, RuleConfig, Vocabulary,
     generate::generate,
     quantize::{quantize, save},
     sampling::{Sampler, Sampling},
     trained::{Trained, WhichWeights},
+    weights::stored,
 };
 use hecate_train::{
     Trainer,
@@ -139,23 +140,42 @@ fn learning_is_refused_by_name() {
     told(Trainer::from_model(quantized, settings(), plan(), None).map(drop).expect_err("a run"));
 }
 
-/// Blocks of 256 do not cut rows of 96 values, those of 32 do; the message names the matrix and the way out.
+/// Rows of 256 values are blocks of all formats, those of 96 of `q8_0` alone, and those of 80 of none.
 #[test]
-fn rows_that_are_no_blocks_are_refused_by_name() {
+fn matrices_that_a_format_does_not_fit_take_the_next() {
     if is_missing() {
         return;
     }
-    let config = Config::uniform("delta", 1, 96, 2).expect("a configuration");
-    let model = LanguageModel::new(&device(), &config, 0).expect("a model");
-    for format in BlockFormat::ALL {
-        match quantize(&model, format) {
-            Ok(_) => assert_eq!(format, BlockFormat::Q8_0),
-            Err(error) => {
-                let told = error.to_string();
-                let parts = ["model.layers.0.attn.q_proj.weight", "96", "multiple of 256", "q8_0"];
-                assert!(parts.into_iter().all(|part| told.contains(part)), "{told}");
-            }
-        }
+    let rule = RuleConfig::named("delta").expect("a rule");
+    let memory = MemoryConfig { rule, heads: 2, value_dim: Some(40), ..MemoryConfig::default() };
+    let layers = vec![LayerConfig { mixer: MixerConfig::Memory(memory) }];
+    let config = Config { intermediate_size: Some(96), layers, ..config("delta") };
+    let model = LanguageModel::new(&device(), &config, 7).expect("a model");
+    let (truth, folder) = (scores(&model), tempfile::tempdir().expect("a folder"));
+    for (format, most) in BlockFormat::ALL.into_iter().zip([0.03, 0.06, 0.12, 0.25]) {
+        let quantized = quantize(&model, format).expect("a quantized model");
+        let down = |x: &&hecate_models::QuantizedMatrix<Column>| x.name.contains("down_proj");
+        let found = quantized.parameters().quantized().iter().find(down).expect("a matrix").matrix.format();
+        assert_eq!(found, BlockFormat::Q8_0, "{format}");
+        let narrow: Vec<_> = quantized.parameters().iter().filter(|p| p.value.dtype() == DType::Bf16).collect();
+        assert_eq!(narrow.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["model.layers.0.attn.o_proj.weight"]);
+        let own = scores(&quantized);
+        let error = error(&truth, &own);
+        assert!(error > 0.0 && error < most, "{format}: {error}");
+        assert_eq!(quantized.parameters().elements(), model.parameters().elements());
+        // A file keeps each as it is.
+        let out = folder.path().join(format.name());
+        let saved = trained(quantized);
+        save(&saved, &out).expect("files");
+        let loaded = Trained::load(&device(), &out, WhichWeights::Last).expect("a model").model;
+        assert_eq!(scores(&loaded), own, "{format}");
+        let told = loaded.loss_and_gradients(&text()[..8], &text()[1..9], 1).expect_err("a gradient").to_string();
+        assert!(told.contains("32 bits"), "{told}");
+        // As many bytes as the header says, and no 32 bits of what has 16.
+        let stored = stored(&out.join("model.safetensors"), Some(format)).expect("a header");
+        assert_eq!(stored["bf16"].bytes, 2 * stored["bf16"].elements);
+        assert!(stored["q8_0"].rows.contains(&96), "{stored:?}");
+        assert_eq!(stored.values().map(|x| x.elements as usize).sum::<usize>(), model.parameters().elements());
     }
     let again = quantize(&quantize(&model, BlockFormat::Q8_0).expect("blocks of 32"), BlockFormat::Q8_0);
     assert!(again.map(drop).expect_err("quantized twice").to_string().contains("q8_0"));

@@ -72,6 +72,12 @@ impl Draws {
     }
 }
 
+/// How many cases there are to be.
+fn cases() -> usize {
+    let asked = std::env::var("HECATE_FUZZ").map(|cases| cases.parse().expect("HECATE_FUZZ is a number of cases"));
+    asked.unwrap_or(CASES)
+}
+
 /// All files of a folder, in order.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut files: Vec<_> =
@@ -92,8 +98,7 @@ fn run(model: &LanguageModel<Cpu>) -> Result<(), Error> {
 
 #[test]
 fn damaged_folders_are_read_or_refused() {
-    let asked = std::env::var("HECATE_FUZZ").map(|cases| cases.parse().expect("HECATE_FUZZ is a number of cases"));
-    let cases = asked.unwrap_or(CASES);
+    let cases = cases();
     let (mut draws, mut opened, mut refused) = (Draws(Random::new(24)), 0, 0);
     for case in 0..cases {
         let name = MODELS[case % MODELS.len()];
@@ -126,6 +131,39 @@ fn damaged_folders_are_read_or_refused() {
     }
     // Where values alone are changed, a model is one still.
     assert!(opened > cases / 20 && refused > cases / 4, "{opened} opened, {refused} refused");
+}
+
+/// A GGUF file that is damaged: in its header, which is most of two of them, or anywhere.
+#[test]
+fn damaged_gguf_files_are_read_or_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, names) = (folder.path().join("model.gguf"), ["llama", "qwen3_5_text", "blocks"]);
+    let whole = names.map(|name| fs::read(crate::gguf::file(&format!("{name}.gguf"))).expect("a file"));
+    let (mut draws, mut opened, mut refused) = (Draws(Random::new(25)), 0, 0);
+    for case in 0..cases() {
+        let which = case % names.len();
+        let mut bytes = whole[which].clone();
+        (0..=draws.below(3)).for_each(|_| draws.change(&mut bytes));
+        fs::write(&path, &bytes).expect("room");
+        let (outcome, most) = largest(|| sound(|| read(&path)));
+        let told = outcome.unwrap_or_else(|| panic!("case {case} of {} panicked", names[which]));
+        // Elements of 4.5 bits are read into 32; a reader has 8192 bytes.
+        assert!(most <= 8 * bytes.len() + 8192, "case {case}: {most} bytes at once, of {} in all", bytes.len());
+        let words = sound(|| Opened::open(&Cpu::with_threads(1)?, &path)?.vocabulary().map(drop));
+        words.unwrap_or_else(|| panic!("case {case} of {} panicked at its tokenizer", names[which])).ok();
+        let error = match told {
+            Ok(model) => {
+                opened += 1;
+                sound(|| run(&model)).unwrap_or_else(|| panic!("case {case} panicked as it ran")).err()
+            }
+            Err(error) => {
+                refused += 1;
+                Some(error)
+            }
+        };
+        assert!(error.is_none_or(|error| error.to_string().len() > 10), "case {case}");
+    }
+    assert!(opened > cases() / 20 && refused > cases() / 4, "{opened} opened, {refused} refused");
 }
 
 /// What `work` gives; none where it panics.

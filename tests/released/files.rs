@@ -195,7 +195,7 @@ fn shapes_and_types_are_those_that_the_configuration_says() {
     refused("qwen3_5", |folder| rewrite(&one(folder), turn), &[conv, "[63, 3, 1]", "MLX"]);
     let norm = "model.norm.weight";
     let eight = |all: &mut Contents| drop(all.insert(norm.into(), (Dtype::F8_E4M3, vec![21], vec![0; 21])));
-    refused("llama", |folder| rewrite(&one(folder), eight), &[norm, "F8_E4M3", "F32, F16 or BF16"]);
+    refused("llama", |folder| rewrite(&one(folder), eight), &[norm, "f8_e4m3", "f32, f16 or bf16"]);
     // A layer more than there is, and more than anybody has.
     let layers =
         |count: usize| move |folder: &Path| configure(folder, |config| config["num_hidden_layers"] = json!(count));

@@ -4,6 +4,7 @@
 mod conversations;
 mod damage;
 mod files;
+mod gguf;
 mod largest;
 mod scores;
 mod sessions;

@@ -8,20 +8,20 @@ use safetensors::SafeTensors;
 use std::fs;
 
 /// 32 bits round each of some dozens of sums after one another.
-const SCORES: f64 = 1e-5;
+pub(crate) const SCORES: f64 = 1e-5;
 /// Gradients sum over 260 tokens, of either sign.
 const GRADIENTS: f64 = 1e-4;
 /// Bfloat16 has eight bits of what meets a matrix, through two or three blocks.
 const IN_16_BITS: f64 = 2e-2;
 /// Tokens of a text.
-const TOKENS: usize = 130;
+pub(crate) const TOKENS: usize = 130;
 /// Heads of the model whose attention is gated.
 const HEADS: usize = 4;
 /// Different tokens.
 const VOCABULARY: usize = 37;
 
 /// What the family's own code computed, and the model as it is read here.
-struct Case<B: Backend> {
+pub(crate) struct Case<B: Backend> {
     name: &'static str,
     expected: Vec<u8>,
     model: LanguageModel<B>,
@@ -30,8 +30,12 @@ struct Case<B: Backend> {
 impl<B: Backend> Case<B> {
     fn open(device: &B, name: &'static str) -> Self {
         let opened = Opened::open(device, &folder(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let expected = fs::read(folder(name).join("expected.safetensors")).expect("what is expected");
-        Self { name, expected, model: opened.model().expect("a model") }
+        Self::with(name, opened.model().expect("a model"))
+    }
+
+    /// Of a model that was read, from wherever.
+    pub(crate) fn with(name: &'static str, model: LanguageModel<B>) -> Self {
+        Self { name, expected: fs::read(folder(name).join("expected.safetensors")).expect("what is expected"), model }
     }
 
     /// An array of what is expected; none of another name.
@@ -57,7 +61,7 @@ impl<B: Backend> Case<B> {
     }
 
     /// How far scores of the first `length` tokens, read in calls that end at `ends`, are from what they should be.
-    fn apart(&self, ends: &[usize]) -> f64 {
+    pub(crate) fn apart(&self, ends: &[usize]) -> f64 {
         let (mut cache, mut parts) = (self.model.cache(2).expect("a cache"), Vec::new());
         for &end in ends {
             let tokens = self.tokens(cache.position(), end);
@@ -65,6 +69,19 @@ impl<B: Backend> Case<B> {
             parts.push(Array::download(&scores).expect("scores"));
         }
         error(&self.scores(0, cache.position()), &Array::join(&parts, 1).values)
+    }
+
+    /// The loss, and the gradient of every parameter, are what they should be.
+    pub(crate) fn check_gradients(&self) {
+        let (inputs, targets) = (self.tokens(0, TOKENS), self.tokens(1, TOKENS + 1));
+        let (loss, gradients) = self.model.loss_and_gradients(&inputs, &targets, 2).expect("gradients");
+        let apart = error(&self.array("loss").expect("a loss"), &[loss]);
+        assert!(apart <= SCORES, "{}: the loss by {apart:.1e}", self.name);
+        for (parameter, gradient) in self.model.parameters().iter().zip(gradients.iter()) {
+            let found = Array::download(gradient.as_ref().expect("a gradient")).expect("a gradient").values;
+            let apart = error(&self.gradient(&parameter.name), &found);
+            assert!(apart <= GRADIENTS, "{}: {} by {apart:.1e}", self.name, parameter.name);
+        }
     }
 
     /// The gradient that a parameter should have. Some files have parameters joined: `q ‖ k ‖ v`, or a head's queries and gates.
@@ -126,15 +143,7 @@ pub(crate) fn go_on_token_by_token<B: Backend>(device: &B, models: &[&'static st
 /// The loss, and the gradient of every parameter.
 pub(crate) fn have_the_gradients_of_the_familys_own_code<B: Backend>(device: &B, models: &[&'static str]) {
     for case in models.iter().map(|&name| Case::open(device, name)) {
-        let (inputs, targets) = (case.tokens(0, TOKENS), case.tokens(1, TOKENS + 1));
-        let (loss, gradients) = case.model.loss_and_gradients(&inputs, &targets, 2).expect("gradients");
-        let apart = error(&case.array("loss").expect("a loss"), &[loss]);
-        assert!(apart <= SCORES, "{}: the loss by {apart:.1e}", case.name);
-        for (parameter, gradient) in case.model.parameters().iter().zip(gradients.iter()) {
-            let found = Array::download(gradient.as_ref().expect("a gradient")).expect("a gradient").values;
-            let apart = error(&case.gradient(&parameter.name), &found);
-            assert!(apart <= GRADIENTS, "{}: {} by {apart:.1e}", case.name, parameter.name);
-        }
+        case.check_gradients();
     }
 }
 

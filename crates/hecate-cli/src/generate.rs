@@ -41,10 +41,10 @@ pub(crate) struct GenerateArgs {
     carry_on: bool,
     #[command(flatten)]
     run: RunArgs,
-    /// Folder of a model that others released, as Hugging Face has it, instead of a run
+    /// Model that others released, instead of a run: a folder as Hugging Face has it, or a GGUF file
     ///
     /// Its text ends where the model writes one of its end tokens.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["run", "best"])]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["run", "best"])]
     model: Option<PathBuf>,
     /// Number of tokens to write (bytes, unless the model has a tokenizer)
     #[arg(long, default_value_t = 400, value_name = "N")]
@@ -98,7 +98,7 @@ impl Job for GenerateArgs {
         // A file that is missing is found before a model is loaded.
         let prompt = self.prompt.read()?;
         let released = match &self.model {
-            Some(folder) => released::open(device, folder)?,
+            Some(path) => released::open(device, path)?,
             None => {
                 let (model, vocabulary) = self.run.open(device, &self.run.folder()?)?;
                 Released { model, vocabulary, ends: Vec::new(), sampling: Sampling::default() }

@@ -15,7 +15,11 @@ use crate::{
 use clap::Args;
 use hecate::{
     Bytes,
-    models::{Config, MixerConfig, trained::load_config, weights::count_parameters},
+    models::{
+        Config, MixerConfig,
+        trained::load_config,
+        weights::{Alike, stored},
+    },
     train::{
         Standing,
         checkpoint::Run,
@@ -24,6 +28,7 @@ use hecate::{
 };
 use indicatif::{HumanCount, HumanDuration};
 use std::{
+    collections::BTreeMap,
     fs,
     io::{Write, stdout},
     path::{Path, PathBuf},
@@ -40,8 +45,8 @@ pub(crate) struct InfoArgs {
     /// The same by a flag, as other commands have it
     #[arg(long = "run", value_name = "DIR", conflicts_with = "run")]
     named: Option<PathBuf>,
-    /// Folder of a model that others released, as Hugging Face has it
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["run", "named"])]
+    /// Model that others released: a folder as Hugging Face has it, or a GGUF file
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["run", "named"])]
     model: Option<PathBuf>,
 }
 
@@ -67,7 +72,11 @@ pub(crate) fn run(arguments: InfoArgs) -> Result<ExitCode> {
     let mut line = |name: &str, what: String| writeln!(out, "{name:<11} {}", visible(&what));
     line("run", visible_path(&folder))?;
     line("model", describe(&summary.config))?;
-    line("parameters", HumanCount(summary.parameters).to_string())?;
+    line("parameters", HumanCount(summary.parameters()).to_string())?;
+    if summary.config.quantization.is_some() {
+        let arrays = summary.stored.iter().map(|(name, alike)| format!("{} in {name}", alike.arrays));
+        line("arrays", arrays.collect::<Vec<_>>().join(", "))?;
+    }
     line("on disk", Bytes(size(&folder)?.into()).to_string())?;
     // A model that somebody else made has weights and no training.
     if let Some(Standing { step, settings, plan, .. }) = &summary.standing {
@@ -112,8 +121,8 @@ fn none(folder: &Path) -> Error {
 struct Summary {
     /// What its model is made of.
     config: Config,
-    /// Elements of all its weights.
-    parameters: u64,
+    /// How its weights are stored.
+    stored: BTreeMap<String, Alike>,
     /// None where there is a model and no run.
     standing: Option<Standing>,
     /// A line a step.
@@ -128,8 +137,13 @@ impl Summary {
     fn read(folder: &Path) -> Result<Self> {
         let run = Run::new(folder);
         let config = load_config(&run.file("config.json"))?;
-        let (parameters, standing) = (count_parameters(&run.file(MODEL), config.quantization)?, Standing::read(&run)?);
-        Ok(Self { config, parameters, standing, records: read_metrics(&run.file(METRICS))? })
+        let (stored, standing) = (stored(&run.file(MODEL), config.quantization)?, Standing::read(&run)?);
+        Ok(Self { config, stored, standing, records: read_metrics(&run.file(METRICS))? })
+    }
+
+    /// Elements of all its weights.
+    fn parameters(&self) -> u64 {
+        self.stored.values().map(|alike| alike.elements).fold(0, u64::saturating_add)
     }
 
     /// The measurement on held-out text with the lowest loss.
@@ -164,7 +178,7 @@ fn row(folder: &Path, written: SystemTime) -> [String; 6] {
             [
                 name,
                 mixers(&summary.config),
-                HumanCount(summary.parameters).to_string(),
+                HumanCount(summary.parameters()).to_string(),
                 steps.unwrap_or_else(dash),
                 best,
                 age,

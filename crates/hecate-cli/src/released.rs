@@ -1,4 +1,4 @@
-//! Models that others released, in the folders that they came in.
+//! Models that others released, in the folders or GGUF files that they came in.
 
 use crate::{
     device::{Choice, with_device},
@@ -18,11 +18,14 @@ use std::{
     process::ExitCode,
 };
 
-/// Refuses what is no folder.
-fn check(folder: &Path) -> Result<()> {
+/// Refuses what is neither a folder nor a file.
+fn check(path: &Path) -> Result<()> {
+    if path.is_file() {
+        return Ok(());
+    }
     check_run(
-        folder,
-        "a released model is a folder with config.json and safetensors files; name another with `--model DIR`",
+        path,
+        "a released model is a folder with config.json and safetensors files, or a GGUF file; name another with `--model PATH`",
     )
 }
 
@@ -37,19 +40,19 @@ pub(crate) struct Released<B: Backend> {
     pub(crate) sampling: Sampling,
 }
 
-/// The model in a folder.
-pub(crate) fn open<B: Backend>(device: &B, folder: &Path) -> Result<Released<B>> {
-    Ok(open_with(device, folder, |_| Ok(()))?.0)
+/// The model in a folder or a file.
+pub(crate) fn open<B: Backend>(device: &B, path: &Path) -> Result<Released<B>> {
+    Ok(open_with(device, path, |_| Ok(()))?.0)
 }
 
-/// The model in a folder, and what `first` reads there.
+/// The model in a folder or a file, and what `first` reads there.
 pub(crate) fn open_with<B: Backend, T>(
     device: &B,
-    folder: &Path,
+    path: &Path,
     first: impl FnOnce(&Opened<B>) -> Result<T>,
 ) -> Result<(Released<B>, T)> {
-    check(folder)?;
-    let opened = Opened::open(device, folder)?;
+    check(path)?;
+    let opened = Opened::open(device, path)?;
     // What is small is read first, so that nobody waits for weights in vain.
     let first = first(&opened)?;
     let (vocabulary, ends, sampling) = (opened.vocabulary()?, opened.ends()?, opened.sampling()?.unwrap_or_default());
@@ -58,15 +61,15 @@ pub(crate) fn open_with<B: Backend, T>(
     Ok((Released { model, vocabulary, ends, sampling }, first))
 }
 
-/// Prints what a folder is.
-pub(crate) fn describe(folder: PathBuf) -> Result<ExitCode> {
-    check(&folder)?;
-    with_device(&Choice::default(), Describe { folder })
+/// Prints what a folder or a file is.
+pub(crate) fn describe(path: PathBuf) -> Result<ExitCode> {
+    check(&path)?;
+    with_device(&Choice::default(), Describe { path })
 }
 
-/// Looks through a folder. No array is read.
+/// Looks through a folder or a file. No array is read.
 struct Describe {
-    folder: PathBuf,
+    path: PathBuf,
 }
 
 impl Job for Describe {
@@ -74,11 +77,11 @@ impl Job for Describe {
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
         // All of it is read before a line is printed: half a description helps nobody.
-        let opened = Opened::open(device, &self.folder)?;
+        let opened = Opened::open(device, &self.path)?;
         let (ends, sampling) = (opened.ends()?, opened.sampling()?);
         let mut out = stdout().lock();
         let mut line = |name: &str, what: String| writeln!(out, "{name:<11} {}", visible(&what));
-        line("model", visible_path(&self.folder))?;
+        line("model", visible_path(&self.path))?;
         line("family", format!("{} in {}", opened.model_type(), counted(opened.layers(), "layer")))?;
         line("parameters", HumanCount(opened.parameters()).to_string())?;
         let types: Vec<_> = opened.types().into_iter().map(|(name, count)| format!("{count} in {name}")).collect();

@@ -69,8 +69,9 @@ pub struct Config {
     pub hidden_dropout: f32,
     /// The blocks, first to last.
     pub layers: Vec<LayerConfig>,
-    /// How the matrices of projections, MLPs and a head of its own are stored: for inference alone. Absent, all weights are
-    /// 32-bit floats, as they always are in tables, norms, convolutions and the maps of gates.
+    /// How the matrices of projections, MLPs and a head of its own are stored: for inference alone. Those that it does not fit are
+    /// in `q8_0`, or bfloat16 where that does not fit either. Absent, all weights are 32-bit floats, as they always are in tables,
+    /// norms, convolutions and the maps of gates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantization: Option<BlockFormat>,
 }

@@ -179,31 +179,34 @@ impl<'a, B: Backend> Builder<'a, B> {
         }
     }
 
-    /// Adds the matrix `[outputs, inputs]` of a linear map, as the model's matrices are stored.
+    /// Adds the matrix `[outputs, inputs]` of a linear map, as the model's matrices are stored: in a quantized model in its
+    /// format where rows are whole blocks of that, else in `q8_0`, and in bfloat16 where they are no blocks of that either.
     ///
     /// # Errors
-    /// As [`Builder::parameter`]; [`Error::Config`] naming the matrix, in a quantized model, for inputs that are no whole
-    /// blocks, and for first values: no model begins quantized.
+    /// As [`Builder::parameter`]; in a quantized model [`Error::Config`] for first values: no model begins quantized.
     pub fn matrix(&mut self, name: &str, [outputs, inputs]: [usize; 2], init: Init) -> Result<MatrixId> {
         let Some(format) = self.quantization else {
             let id = self.parameter(name, [outputs, inputs], init)?;
             self.parameters.mark_matrix(id);
             return Ok(MatrixId::Learned(id));
         };
-        let name = format!("{}{name}", self.scope);
-        if !inputs.is_multiple_of(format.block()) {
-            return Err(no_whole_blocks(&name, inputs, format));
-        }
-        let Self { device, .. } = *self;
-        let matrix = match &mut self.values {
+        let (name, shape, device) = (format!("{}{name}", self.scope), [outputs, inputs], self.device);
+        match &mut self.values {
             Values::Drawn(_) | Values::Given(_) => return Err(refuse_learning(format)),
-            Values::Zeros => Quantized::zeros(device, format, [outputs, inputs])?,
+            Values::Zeros => {}
             Values::Counted(count) => {
-                **count = count.saturating_add(product(&[outputs, inputs]));
+                **count = count.saturating_add(product(&shape));
                 return Ok(self.parameters.next_matrix());
             }
+        }
+        // The blocks of `q8_0` are the shortest.
+        let fitting = [format, BlockFormat::Q8_0].into_iter().find(|format| inputs.is_multiple_of(format.block()));
+        let Some(format) = fitting else {
+            let id = self.parameters.add(name, Tensor::zeros(device, shape, DType::Bf16)?, true);
+            self.parameters.mark_matrix(id);
+            return Ok(MatrixId::Learned(id));
         };
-        Ok(self.parameters.add_quantized(name, matrix))
+        Ok(self.parameters.add_quantized(name, Quantized::zeros(device, format, shape)?))
     }
 
     /// Adds a parameter; matrices (two axes or more) take part in weight decay unless they are [`Builder::table`]s.
@@ -257,26 +260,6 @@ impl<'a, B: Backend> Builder<'a, B> {
         };
         Ok(self.parameters.add(format!("{}{name}", self.scope), value, decay))
     }
-}
-
-/// The error of a matrix whose rows cannot be cut into blocks.
-fn no_whole_blocks(name: &str, inputs: usize, format: BlockFormat) -> Error {
-    let block = format.block();
-    // The shortest blocks are those of q8_0.
-    let way = match block > 32 && inputs.is_multiple_of(32) {
-        true => "take q8_0, whose blocks are of 32, or keep 32 bits",
-        // Rows of each matrix are as long as what it multiplies.
-        false if name.ends_with("down_proj.weight") => {
-            "keep 32 bits, or learn a model with such a width inside MLPs (`intermediate_size`, `train --mlp`)"
-        }
-        false if name.ends_with("o_proj.weight") => {
-            "keep 32 bits, or learn a model with such a width of all heads' values (`hidden_size`, `train --width`; with \
-             `--value-dim` that times `--heads`)"
-        }
-        false => "keep 32 bits, or learn a model with such a width (`hidden_size`, `train --width`)",
-    };
-    let expected = format!("a multiple of {block}, the block of {format}; {way}");
-    Error::config(format!("values of a row of {name}"), inputs, expected)
 }
 
 /// The name in messages.

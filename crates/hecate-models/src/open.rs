@@ -1,15 +1,17 @@
 //! Models that others released, as Hugging Face has them: a folder with `config.json`, weights in safetensors files and a
-//! `tokenizer.json`.
+//! `tokenizer.json`. Or as llama.cpp has them: a GGUF file with all of that in it.
 //!
-//! Nothing in such a folder is trusted. All names, shapes and types are compared with what the configuration says before an
+//! Nothing in there is trusted. All names, shapes and types are compared with what the configuration says before an
 //! array is read; what is left over or missing is an error by its name. Arrays are read by ranges of their files, a piece at a
 //! time: a file that somebody cuts short meanwhile gives an error, where a mapped one would end the program.
 //!
-//! A model is written back as it came: the same files, names, shapes and types, and what it has no use for as it was.
+//! A model of a folder is written back as it came: the same files, names, shapes and types, and what it has no use for as it was.
 
 mod arrays;
+mod blocks;
 mod describe;
 mod generation;
+mod gguf;
 mod header;
 mod numbers;
 mod plan;
@@ -23,6 +25,7 @@ use crate::{
 };
 use arrays::Arrays;
 use describe::Description;
+use gguf::Metadata;
 use hecate_core::{Backend, Shape};
 use plan::Plan;
 use std::{
@@ -30,7 +33,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A folder of a released model, looked through and not read yet.
+/// A released model in a folder or a GGUF file, looked through and not read yet.
 ///
 /// # Example
 ///
@@ -50,32 +53,42 @@ use std::{
 #[derive(Debug)]
 pub struct Opened<B: Backend> {
     device: B,
-    folder: PathBuf,
+    path: PathBuf,
     description: Description,
     arrays: Arrays,
     plan: Plan,
+    /// What a GGUF file says beside its arrays; a folder has files for that.
+    metadata: Option<Metadata>,
 }
 
 impl<B: Backend> Opened<B> {
-    /// Looks through a folder, for a model on this device.
+    /// Looks through a folder or a GGUF file, for a model on this device.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Checkpoint`] for files that are missing or damaged, for arrays that are missing, left over, twice
     /// there, or of another shape or type than the configuration says, and for what is not built yet: families,
     /// quantisations and options by their names.
-    pub fn open(device: &B, folder: &Path) -> Result<Self> {
-        let config = folder.join(CONFIG);
-        let description = Description::read(&config, &files::read(&config, Links::Follow, JSON)?)?;
-        let arrays = Arrays::open(folder)?;
+    pub fn open(device: &B, path: &Path) -> Result<Self> {
+        let (config, (description, arrays, metadata)) = if path.is_dir() {
+            let config = path.join(CONFIG);
+            let description = Description::read(&config, &files::read(&config, Links::Follow, JSON)?)?;
+            (config, (description, Arrays::open(path)?, None))
+        } else {
+            let (description, arrays, metadata) = gguf::open(path)?;
+            (path.to_owned(), (description, arrays, Some(metadata)))
+        };
         let layers = Architecture::<B>::layers(&description.family);
         if layers > arrays.all().len() {
             let found = format!("`num_hidden_layers` is {layers}, and there are {} arrays", arrays.all().len());
-            return Err(Error::checkpoint(config, format!("{found}; use the config.json that the weights came with")));
+            return Err(Error::checkpoint(
+                config,
+                format!("{found}; use the configuration that the weights came with"),
+            ));
         }
         let parameters = parameters(device, &description.family).map_err(|error| in_file(&config, error))?;
         let joins = description.family.joins(&|name| arrays.find(name).is_some());
-        let plan = Plan::new(parameters, &arrays, &joins).map_err(|why| Error::checkpoint(folder, why))?;
-        Ok(Self { device: device.clone(), folder: folder.to_owned(), description, arrays, plan })
+        let plan = Plan::new(parameters, &arrays, &joins).map_err(|why| Error::checkpoint(path, why))?;
+        Ok(Self { device: device.clone(), path: path.to_owned(), description, arrays, plan, metadata })
     }
 
     /// The family's name, as `config.json` has it.
@@ -107,7 +120,7 @@ impl<B: Backend> Opened<B> {
     pub fn types(&self) -> BTreeMap<String, usize> {
         let mut types = BTreeMap::new();
         for array in self.plan.arrays() {
-            *types.entry(format!("{:?}", self.arrays.all()[array].dtype).to_lowercase()).or_default() += 1;
+            *types.entry(self.arrays.all()[array].dtype.to_string()).or_default() += 1;
         }
         types
     }
@@ -119,12 +132,15 @@ impl<B: Backend> Opened<B> {
         ignored.map(|array| (array.stored.as_str(), array.bytes))
     }
 
-    /// Tokens that end a text: those of `generation_config.json`, else of `config.json`.
+    /// Tokens that end a text: those of `generation_config.json`, else of `config.json`; of a GGUF file those of its metadata.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Checkpoint`] for a file that says something else than one token or a list of them.
     pub fn ends(&self) -> Result<Vec<u32>> {
-        generation::ends(&self.folder, &self.description.ends)
+        match &self.metadata {
+            Some(metadata) => gguf::ends(&self.path, metadata),
+            None => generation::ends(&self.path, &self.description.ends),
+        }
     }
 
     /// How `generation_config.json` says that tokens are drawn; none where it says nothing of it. What it leaves out is then as
@@ -147,9 +163,13 @@ impl<B: Backend> Opened<B> {
     /// What its tokens mean.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] without a `tokenizer.json`; as [`Vocabulary::from_file`].
+    /// [`Error::Checkpoint`] without a `tokenizer.json`, and for a GGUF file's tokenizer of a kind that is not read; as
+    /// [`Vocabulary::from_file`].
     pub fn vocabulary(&self) -> Result<Vocabulary> {
-        let path = self.folder.join(TOKENIZER);
+        if let Some(metadata) = &self.metadata {
+            return gguf::vocabulary(&self.path, metadata);
+        }
+        let path = self.path.join(TOKENIZER);
         if !is_there(&path) {
             let why = "missing, and without it no text becomes tokens; put the model's own tokenizer.json there";
             return Err(Error::checkpoint(path, why));
@@ -172,10 +192,14 @@ impl<B: Backend> Opened<B> {
     /// files, names, shapes and types. Values that were read and not changed are written as they were, to the bit.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Checkpoint`] for a folder with something in it; [`Error::Config`] for a model of other parameters
-    /// or with matrices that were rounded; the device's own failures.
+    /// [`Error::Io`]; [`Error::Checkpoint`] for a folder with something in it, and for a model that came in a GGUF file;
+    /// [`Error::Config`] for a model of other parameters or with matrices that were rounded; the device's own failures.
     pub fn save(&self, model: &LanguageModel<B>, folder: &Path) -> Result<()> {
-        write::folder((&self.folder, &self.arrays, &self.plan), model.parameters(), folder)
+        if self.metadata.is_some() {
+            let why = "GGUF files are read and not written; open the model's folder with safetensors files to write it";
+            return Err(Error::checkpoint(&self.path, why));
+        }
+        write::folder((&self.path, &self.arrays, &self.plan), model.parameters(), folder)
     }
 }
 

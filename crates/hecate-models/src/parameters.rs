@@ -144,12 +144,19 @@ impl<B: Backend> Parameters<B> {
         &self.quantized
     }
 
-    /// Refuses to learn where matrices are quantized.
+    /// Refuses to learn where matrices are quantized or rounded.
     ///
     /// # Errors
     /// [`Error::Config`].
     pub fn check_learning(&self) -> Result<()> {
-        self.quantized.first().map_or(Ok(()), |quantized| Err(refuse_learning(quantized.matrix.format())))
+        if let Some(quantized) = self.quantized.first() {
+            return Err(refuse_learning(quantized.matrix.format()));
+        }
+        let rounded = self.all.iter().find(|parameter| parameter.value.dtype() != DType::F32);
+        rounded.map_or(Ok(()), |Parameter { name, value, .. }| {
+            let expected = "f32 where a model learns: rounded weights lose small steps; learn in 32 bits, then round";
+            Err(Error::config(name, value.dtype(), expected))
+        })
     }
 
     /// Refuses another number of arrays than there are parameters; `field` names what they are.

@@ -1,7 +1,8 @@
 //! A trained model with the matrices of its linear maps in few bits a value.
 //!
-//! Quantized are the projections of memories and attention, the MLPs, and a head that is not the table of embeddings. What
-//! stays in 32 bits is small, or read a row at a time: tables, norms, convolutions, and the maps of gates.
+//! Quantized are the projections of memories and attention, the MLPs, and a head that is not the table of embeddings. A matrix
+//! whose rows are no whole blocks of the format takes `q8_0`, or 16 bits where they are no blocks of that either. What stays in
+//! 32 bits is small, or read a row at a time: tables, norms, convolutions, and the maps of gates.
 
 use crate::{
     Config, Error, LanguageModel, Result,
@@ -11,15 +12,16 @@ use crate::{
 };
 use hecate_core::{
     Backend,
+    primitives::cast,
     quantized::{BlockFormat, Quantized},
 };
 use std::{fs, path::Path};
 
-/// The model with its matrices in this format, on the same device.
+/// The model with its matrices in this format, or the next that fits, on the same device.
 ///
 /// # Errors
-/// [`Error::Config`] for a model that is quantized already, and naming the matrix for rows that are no whole blocks or values
-/// that no block can hold; the device's own failures.
+/// [`Error::Config`] for a model that is quantized already, and naming the matrix for values that no block can hold; the
+/// device's own failures.
 pub fn quantize<B: Backend>(model: &LanguageModel<B>, format: BlockFormat) -> Result<LanguageModel<B>> {
     let config = model.config::<Config>()?;
     if let Some(format) = config.quantization {
@@ -33,10 +35,12 @@ pub fn quantize<B: Backend>(model: &LanguageModel<B>, format: BlockFormat) -> Re
         found.ok_or_else(|| Error::config("parameter", name, "one of the model"))
     };
     for parameter in quantized.parameters_mut().iter_mut() {
-        parameter.value = find(&parameter.name)?.value.clone();
+        // Of matrices that no block fits the type is one of 16 bits.
+        parameter.value = cast(parameter.value.dtype(), &find(&parameter.name)?.value)?;
     }
     for own in quantized.parameters_mut().quantized_mut() {
         let values = find(&own.name)?.value.to_f32()?;
+        let format = own.matrix.format();
         let refused = |error| Error::config(&own.name, error, format!("finite weights that {format} can hold"));
         let blocks = format.quantize(&values).map_err(refused)?;
         own.matrix = Quantized::new(device, format, [own.matrix.rows(), own.matrix.columns()], &blocks)?;

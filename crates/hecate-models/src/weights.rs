@@ -3,11 +3,12 @@
 mod parameters;
 
 use crate::{
-    Error, QuantizedMatrix, Result,
+    Error, Parameter, Parameters, QuantizedMatrix, Result,
     files::{self, DIGITS, Links, checksum, checksum_around},
 };
+use half::bf16;
 use hecate_core::{
-    Backend, Device, Shape, Tensor, memory,
+    Backend, DType, Device, Host, Shape, Tensor, memory,
     quantized::{BlockFormat, Quantized},
 };
 use safetensors::{
@@ -15,7 +16,7 @@ use safetensors::{
     tensor::{Metadata, TensorInfo, TensorView},
 };
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fmt::Display,
     io::Read,
     path::Path,
@@ -43,8 +44,8 @@ pub type Beside = BTreeMap<String, String>;
 /// An array as a file holds it: name, type, shape, bytes.
 type Content<'a> = (&'a str, Dtype, Vec<usize>, Vec<u8>);
 
-/// A safetensors file of 32-bit floats, and of quantized matrices as bytes `[rows, bytes of a row]`. It is marked as Hecate's,
-/// and as written beside these files. The same arrays give the same bytes.
+/// A safetensors file of floats in 32 bits, or in bfloat16 where they are that, and of quantized matrices as bytes
+/// `[rows, blocks of a row, bytes of a block]`. It is marked as Hecate's, and as written beside these files. The same arrays give the same bytes.
 ///
 /// # Errors
 /// [`Error::Checkpoint`] for two arrays of one name; the device's own failures.
@@ -57,7 +58,7 @@ pub fn pack<B: Backend>(
     let blocks = matrices
         .iter()
         .map(|QuantizedMatrix { name, matrix }| Ok((name.as_str(), Dtype::U8, byte_shape(matrix), matrix.blocks()?)));
-    seal(path, floats(arrays).chain(blocks).collect::<Result<_>>()?, beside)
+    seal(path, weights(arrays).chain(blocks).collect::<Result<_>>()?, beside)
 }
 
 /// As [`pack`], of 32-bit floats, and of whole numbers by their names.
@@ -74,11 +75,25 @@ pub(crate) fn pack_and_count<B: Backend>(
     seal(path, floats(arrays).chain(numbers).collect::<Result<_>>()?, beside)
 }
 
-/// Arrays of any float type in 32 bits.
+/// Arrays in 32 bits.
 fn floats<'a, B: Backend>(arrays: &'a [(String, &Tensor<B>)]) -> impl Iterator<Item = Result<Content<'a>>> {
-    arrays.iter().map(|(name, array)| {
-        let bytes: Vec<u8> = array.to_f32()?.iter().flat_map(|x| x.to_le_bytes()).collect();
-        Ok((name.as_str(), Dtype::F32, array.shape().axes().to_vec(), bytes))
+    arrays.iter().map(|(name, array)| Ok(wide(name, array, array.to_f32()?)))
+}
+
+/// An array of these elements in 32 bits.
+fn wide<'a, B: Backend>(name: &'a str, array: &Tensor<B>, values: Vec<f32>) -> Content<'a> {
+    let bytes = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+    (name, Dtype::F32, array.shape().axes().to_vec(), bytes)
+}
+
+/// Arrays in 32 bits, but for those of bfloat16.
+fn weights<'a, B: Backend>(arrays: &'a [(String, &Tensor<B>)]) -> impl Iterator<Item = Result<Content<'a>>> {
+    arrays.iter().map(|(name, array)| match array.download()? {
+        Host::Bf16(values) => {
+            let bytes = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+            Ok((name.as_str(), Dtype::BF16, array.shape().axes().to_vec(), bytes))
+        }
+        values => Ok(wide(name, array, values.into_f32())),
     })
 }
 
@@ -109,7 +124,8 @@ fn seal(path: &Path, mut contents: Vec<Content<'_>>, beside: &[(&str, &[u8])]) -
 
 /// What stands in a file for a quantized matrix.
 fn byte_shape<D: Device>(matrix: &Quantized<D>) -> Vec<usize> {
-    vec![matrix.rows(), matrix.row_bytes()]
+    let block = matrix.format().block_bytes();
+    vec![matrix.rows(), matrix.row_bytes() / block, block]
 }
 
 /// The error of a file whose bytes are not those that were written.
@@ -164,12 +180,25 @@ fn beside(written: &str) -> Beside {
     words.chunks_exact(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect()
 }
 
-/// Elements of all arrays of a safetensors file, whose bytes are blocks of this format. Its header alone is read, and must
-/// account for the file's length.
+/// Arrays of a file that are stored alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Alike {
+    /// How many there are.
+    pub arrays: usize,
+    /// Elements of all of them.
+    pub elements: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Lengths of the rows of matrices among them.
+    pub rows: BTreeSet<usize>,
+}
+
+/// How the arrays of a safetensors file are stored: `f32`, `bf16`, the names of formats. In older files all blocks are of this
+/// format. The header alone is read, and must account for the file's length.
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::Checkpoint`] for a file that is damaged or cut short.
-pub fn count_parameters(path: &Path, quantization: Option<BlockFormat>) -> Result<u64> {
+pub fn stored(path: &Path, quantization: Option<BlockFormat>) -> Result<BTreeMap<String, Alike>> {
     let (mut file, found) = files::open(path, Links::Refuse).map_err(Error::io("read", path))?;
     let all = found.len();
     let mut first = Vec::new();
@@ -178,15 +207,44 @@ pub fn count_parameters(path: &Path, quantization: Option<BlockFormat>) -> Resul
     let mut text = memory::with_capacity("weights", length)?;
     file.take(length as u64).read_to_end(&mut text).map_err(Error::io("read", path))?;
     let header = header(path, &text, rest)?;
-    // The products were checked where the header was read.
-    let elements = |array: &&TensorInfo| {
-        let count = array.shape.iter().product::<usize>();
-        match quantization.filter(|_| array.dtype == Dtype::U8) {
-            Some(format) => (count / format.block_bytes()).saturating_mul(format.block()) as u64,
-            None => count as u64,
+    let mut stored = BTreeMap::<String, Alike>::new();
+    for array in header.tensors().values() {
+        let (name, [outer, row]) = described(array, quantization);
+        let alike = stored.entry(name).or_default();
+        alike.arrays += 1;
+        alike.elements = alike.elements.saturating_add((outer as u64).saturating_mul(row as u64));
+        alike.bytes = alike.bytes.saturating_add((array.data_offsets.1 - array.data_offsets.0) as u64);
+        if array.shape.len() > 1 {
+            alike.rows.insert(row);
         }
+    }
+    Ok(stored)
+}
+
+/// Elements of all arrays of a safetensors file, as [`stored`] tells of them.
+///
+/// # Errors
+/// As [`stored`].
+pub fn count_parameters(path: &Path, quantization: Option<BlockFormat>) -> Result<u64> {
+    Ok(stored(path, quantization)?.values().map(|alike| alike.elements).fold(0, u64::saturating_add))
+}
+
+/// How an array is stored, how many rows it has, and how many elements a row. Their product was checked with the header.
+fn described(array: &TensorInfo, quantization: Option<BlockFormat>) -> (String, [usize; 2]) {
+    let of_bytes = |bytes: usize| BlockFormat::ALL.into_iter().find(|format| format.block_bytes() == bytes);
+    let found = match array.shape[..] {
+        [rows, blocks, bytes] => of_bytes(bytes).map(|format| (format, rows, blocks)),
+        [rows, bytes] => quantization.map(|format| (format, rows, bytes / format.block_bytes())),
+        _ => None,
     };
-    Ok(header.tensors().values().map(elements).fold(0, u64::saturating_add))
+    match found.filter(|_| array.dtype == Dtype::U8) {
+        Some((format, rows, blocks)) => (format.to_string(), [rows, blocks.saturating_mul(format.block())]),
+        None => {
+            let row = array.shape.last().copied().unwrap_or(1);
+            let outer = array.shape.iter().rev().skip(1).product();
+            (format!("{:?}", array.dtype).to_lowercase(), [outer, row])
+        }
+    }
 }
 
 /// Length of the header that a file's `first` bytes tell, and how many of its `all` bytes are for arrays.
@@ -221,25 +279,38 @@ pub fn unpack<B: Backend>(
     bytes: &[u8],
     expected: &[(String, Shape)],
 ) -> Result<Vec<Tensor<B>>> {
-    Ok(unpack_all(device, path, bytes, expected, &[])?.0)
-}
-
-/// As [`unpack`], and quantized matrices of the names, formats and sizes of `matrices`.
-pub(crate) fn unpack_all<B: Backend>(
-    device: &B,
-    path: &Path,
-    bytes: &[u8],
-    expected: &[(String, Shape)],
-    matrices: &[QuantizedMatrix<B>],
-) -> Result<(Vec<Tensor<B>>, Vec<Quantized<B>>)> {
-    let others: Vec<&str> = matrices.iter().map(|x| x.name.as_str()).collect();
-    let file = open(path, bytes, expected, &others)?;
+    let file = open(path, bytes, &names_of(expected))?;
     let floats = expected.iter().map(|(name, shape)| {
         let values = elements(path, &file, name, shape)?;
         Ok(Tensor::from_f32(device, shape.clone(), values)?)
     });
-    let blocks = matrices.iter().map(|QuantizedMatrix { name, matrix }| {
-        let blocks = read(path, &file, name, &byte_shape(matrix), Dtype::U8)?;
+    floats.collect()
+}
+
+/// The arrays of a safetensors file that these parameters are, each of its own type, and their quantized matrices.
+pub(crate) fn unpack_all<B: Backend>(
+    device: &B,
+    path: &Path,
+    bytes: &[u8],
+    parameters: &Parameters<B>,
+) -> Result<(Vec<Tensor<B>>, Vec<Quantized<B>>)> {
+    let quantized = parameters.quantized();
+    let names = parameters.iter().map(|own| own.name.as_str()).chain(quantized.iter().map(|own| own.name.as_str()));
+    let file = open(path, bytes, &names.collect::<Vec<_>>())?;
+    let floats = parameters.iter().map(|Parameter { name, value, .. }| {
+        let shape = value.shape();
+        if value.dtype() == DType::Bf16 {
+            let (values, _) = read(path, &file, name, shape.axes(), Dtype::BF16)?.as_chunks::<2>();
+            let values = values.iter().map(|bytes| bf16::from_le_bytes(*bytes)).collect();
+            return Ok(Tensor::upload(device, shape.clone(), Host::Bf16(values))?);
+        }
+        Ok(Tensor::from_f32(device, shape.clone(), elements(path, &file, name, shape)?)?)
+    });
+    let blocks = quantized.iter().map(|QuantizedMatrix { name, matrix }| {
+        // In older files rows are not cut into blocks.
+        let is_old = file.tensor(name).is_ok_and(|view| view.shape().len() == 2);
+        let shape = if is_old { vec![matrix.rows(), matrix.row_bytes()] } else { byte_shape(matrix) };
+        let blocks = read(path, &file, name, &shape, Dtype::U8)?;
         Ok(Quantized::new(device, matrix.format(), [matrix.rows(), matrix.columns()], blocks)?)
     });
     Ok((floats.collect::<Result<_>>()?, blocks.collect::<Result<_>>()?))
@@ -265,15 +336,20 @@ pub(crate) fn unpack_elements<const N: usize>(
         *place = whole_numbers(path, &file, name)?;
     }
     let expected = expected(&numbers)?;
-    refuse_others(path, &file, &expected, &names)?;
+    refuse_others(path, &file, &names_of(&expected).into_iter().chain(names).collect::<Vec<_>>())?;
     let floats = expected.iter().map(|(name, shape)| elements(path, &file, name, shape));
     Ok((floats.collect::<Result<_>>()?, numbers))
 }
 
+/// Names of arrays.
+fn names_of(arrays: &[(String, Shape)]) -> Vec<&str> {
+    arrays.iter().map(|(name, _)| name.as_str()).collect()
+}
+
 /// A safetensors file that holds nothing but arrays of these names.
-fn open<'a>(path: &Path, bytes: &'a [u8], expected: &[(String, Shape)], others: &[&str]) -> Result<SafeTensors<'a>> {
+fn open<'a>(path: &Path, bytes: &'a [u8], known: &[&str]) -> Result<SafeTensors<'a>> {
     let file = parse(path, bytes)?;
-    refuse_others(path, &file, expected, others)?;
+    refuse_others(path, &file, known)?;
     Ok(file)
 }
 
@@ -285,9 +361,9 @@ fn parse<'a>(path: &Path, bytes: &'a [u8]) -> Result<SafeTensors<'a>> {
 }
 
 /// Refuses a file that holds an array of another name.
-fn refuse_others(path: &Path, file: &SafeTensors<'_>, expected: &[(String, Shape)], others: &[&str]) -> Result<()> {
-    let known = |name: &str| expected.iter().any(|(known, _)| known == name) || others.contains(&name);
-    match file.names().into_iter().find(|name| !known(name)) {
+fn refuse_others(path: &Path, file: &SafeTensors<'_>, known: &[&str]) -> Result<()> {
+    let known: HashSet<&str> = known.iter().copied().collect();
+    match file.names().into_iter().find(|name| !known.contains(name)) {
         Some(name) => {
             let why = format!("holds `{name}`, which this model does not have; {WAY_OUT}");
             Err(Error::checkpoint(path, why))

@@ -25,6 +25,44 @@ fn a_folder_is_told_and_not_changed() {
     workspace.run(&["generate", "--model", &without, "--run", "a", "--prompt", "a"]).failed(2, &["--model", "--run"]);
 }
 
+/// A GGUF file has everything in it, a tokenizer too.
+#[test]
+fn a_gguf_file_is_told_and_goes_on() {
+    let workspace = Workspace::new();
+    let file = |name: &str| folder(&format!("../gguf/{name}.gguf"));
+    let told = workspace.run(&["info", "--model", &file("blocks")]);
+    told.succeeded();
+    for part in ["llama in 2 layers", "2 in q4_k, 1 in q5_0", "of 1 file", "end tokens  2"] {
+        assert!(told.stdout.contains(part), "`{part}` is not in {told:?}");
+    }
+    let told = workspace.run(&["info", "--model", &file("qwen3_5_text")]);
+    assert!(told.stdout.contains("qwen3_5_text in 3 layers"), "{told:?}");
+    let generate = |name: &str| {
+        workspace.run(&[
+            "generate",
+            "--model",
+            &file(name),
+            "--prompt",
+            "the cat",
+            "--temperature",
+            "0",
+            "--tokens",
+            "9",
+        ])
+    };
+    generate("llama").failed(1, &["tokenizer.ggml.model", "missing"]);
+    let text = generate("blocks");
+    if cfg!(feature = "tokenizer") {
+        text.succeeded();
+        assert!(text.stdout.starts_with("the cat"), "{text:?}");
+    } else {
+        text.failed(1, &["tokenizer"]);
+    }
+    workspace.run(&["info", "--model", "/dev/null"]).failed(1, &["/dev/null"]);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    workspace.run(&["info", "--model", script.to_str().unwrap()]).failed(1, &["no GGUF file"]);
+}
+
 /// A copy of a model beside a tokenizer whose words are `w0` to `w36`, of which `end` ends texts.
 #[cfg(feature = "tokenizer")]
 pub(crate) fn with_words(workspace: &Workspace, end: Option<u64>) {

@@ -2,14 +2,15 @@
 
 use super::{
     damaged,
+    gguf::Change,
     header::{self, Entries},
+    numbers::Stored,
 };
 use crate::{
     Error, Result,
     files::{self, JSON, Links, is_there},
 };
 use hecate_core::memory;
-use safetensors::Dtype;
 use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
@@ -24,7 +25,7 @@ const ONE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// Longest header that is read, as safetensors limits it: far above that of any model.
 const HEADER: u64 = 100_000_000;
-/// Bytes that are read at once.
+/// Bytes that are read at once, at most; far above those of any unit.
 const PIECE: usize = 1 << 20;
 
 /// A file with arrays.
@@ -46,7 +47,7 @@ pub(super) struct Array {
     pub(super) name: String,
     /// Its name in the file.
     pub(super) stored: String,
-    pub(super) dtype: Dtype,
+    pub(super) dtype: Stored,
     pub(super) shape: Vec<usize>,
     /// Number of its file.
     pub(super) shard: usize,
@@ -54,6 +55,8 @@ pub(super) struct Array {
     pub(super) at: u64,
     /// Number of bytes.
     pub(super) bytes: u64,
+    /// What a converter made of its values.
+    pub(super) change: Change,
 }
 
 /// All arrays of a folder, file by file and in each in the order of their bytes.
@@ -109,6 +112,14 @@ impl Arrays {
         Ok(arrays)
     }
 
+    /// These arrays of one file, whose names differ.
+    pub(super) fn of_file(path: &Path, file: File, all: Vec<Array>) -> Self {
+        let by_name = all.iter().enumerate().map(|(i, array)| (array.name.clone(), i)).collect();
+        let start = all.iter().map(|array| array.at).min().unwrap_or(0);
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Self { shards: vec![Shard { name, path: path.to_owned(), file: Mutex::new(file), start }], all, by_name }
+    }
+
     /// All files that the index names. What they hold and what it says must be the same.
     fn add_indexed(&mut self, folder: &Path) -> Result<()> {
         let path = folder.join(INDEX);
@@ -152,7 +163,8 @@ impl Arrays {
         for (stored, info) in entries {
             let (from, to) = info.data_offsets;
             let (at, bytes) = (start + from as u64, (to - from) as u64);
-            let array = Array { name: plain(&stored), stored, dtype: info.dtype, shape: info.shape, shard, at, bytes };
+            let (dtype, change) = (Stored::Single(info.dtype), Change::Nothing);
+            let array = Array { name: plain(&stored), stored, dtype, shape: info.shape, shard, at, bytes, change };
             if let Some(before) = self.by_name.insert(array.name.clone(), self.all.len()) {
                 let other = &self.all[before];
                 let (in_file, known) = (&self.shards.get(other.shard).map_or(name, |shard| &shard.name), &other.stored);
@@ -183,17 +195,23 @@ impl Arrays {
 }
 
 impl Shard {
-    /// Hands over `bytes` bytes of the file from `at` on, in pieces of whole [`PIECE`]s but for the last.
+    /// Hands over `bytes` bytes of the file from `at` on, which are whole units of `unit` bytes, in pieces of whole ones.
     ///
     /// # Errors
     /// [`Error::Io`], also where the file ends before; what `take` returns.
-    pub(super) fn read(&self, at: u64, bytes: u64, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    pub(super) fn read(
+        &self,
+        (at, bytes): (u64, u64),
+        unit: usize,
+        take: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let most = PIECE - PIECE % unit;
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.seek(SeekFrom::Start(at)).map_err(Error::io("read", &self.path))?;
-        let mut piece = vec![0; PIECE.min(usize::try_from(bytes).unwrap_or(PIECE))];
+        let mut piece = vec![0; most.min(usize::try_from(bytes).unwrap_or(most))];
         let mut left = bytes;
         while left > 0 {
-            let now = &mut piece[..PIECE.min(usize::try_from(left).unwrap_or(PIECE))];
+            let now = &mut piece[..most.min(usize::try_from(left).unwrap_or(most))];
             file.read_exact(now).map_err(Error::io("read", &self.path))?;
             take(now)?;
             left -= now.len() as u64;
@@ -250,7 +268,7 @@ fn no_weights(folder: &Path) -> Error {
     let names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
     let has = |ending: &str| names.iter().any(|name| name.ends_with(ending));
     let why = if has(".gguf") {
-        "GGUF files are not read yet; use the model's safetensors files"
+        "a GGUF file is named itself, and not its folder"
     } else if has(".bin") || has(".pt") || has(".pth") {
         "weights pickled by PyTorch are programs, and are not run; use the model's safetensors files"
     } else {

@@ -51,7 +51,14 @@ impl Description {
         let Value::Object(fields) = found else {
             return Err(Error::checkpoint(path, "no object in braces; use a copy of it as it was published"));
         };
-        let fields = inner(fields);
+        Self::of(path, inner(fields))
+    }
+
+    /// Of the fields of a text's model.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for what is not built yet.
+    pub(super) fn of(path: &Path, fields: Map<String, Value>) -> Result<Self> {
         refuse_quantised(&fields).map_err(|error| in_file(path, error))?;
         let Some(Value::String(model_type)) = fields.get("model_type").cloned() else {
             let why = "no `model_type` in it, the name of a family of models; use a copy of it as it was published";

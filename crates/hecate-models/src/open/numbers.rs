@@ -1,19 +1,52 @@
 //! Elements of arrays, as files store them and as models learn them.
 
+use super::blocks::Blocks;
+use crate::Result;
 use half::{bf16, f16};
 use safetensors::Dtype;
+use std::fmt;
 
-/// Bytes of an element of a type that parameters are stored in; none of another type.
-pub(super) fn size(dtype: Dtype) -> Option<usize> {
-    match dtype {
-        Dtype::F32 => Some(4),
-        Dtype::F16 | Dtype::BF16 => Some(2),
-        _ => None,
+/// How the elements of an array are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// One by one. Models are read from floats of 16 and 32 bits, and have no use for others.
+    Single(Dtype),
+    /// In blocks that share scales.
+    Blocks(Blocks),
+}
+
+impl Stored {
+    /// Elements of the smallest part that can be read by itself, and its bytes; none of a type that models are not read from.
+    pub(super) fn unit(self) -> Option<[usize; 2]> {
+        match self {
+            Self::Single(Dtype::F32) => Some([1, 4]),
+            Self::Single(Dtype::F16 | Dtype::BF16) => Some([1, 2]),
+            Self::Single(_) => None,
+            Self::Blocks(blocks) => Some([blocks.values(), blocks.bytes()]),
+        }
+    }
+
+    /// Appends the elements of whole units as 32-bit floats.
+    pub(super) fn widen(self, bytes: &[u8], values: &mut Vec<f32>) -> Result<()> {
+        match self {
+            Self::Single(dtype) => widen(dtype, bytes, values),
+            Self::Blocks(blocks) => blocks.widen(bytes, values)?,
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Single(dtype) => f.write_str(&format!("{dtype:?}").to_lowercase()),
+            Self::Blocks(blocks) => blocks.fmt(f),
+        }
     }
 }
 
 /// Appends elements of one of these types, whole, as 32-bit floats: exactly.
-pub(super) fn widen(dtype: Dtype, bytes: &[u8], values: &mut Vec<f32>) {
+fn widen(dtype: Dtype, bytes: &[u8], values: &mut Vec<f32>) {
     match dtype {
         Dtype::F32 => values.extend(bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x))),
         Dtype::F16 => values.extend(bytes.as_chunks::<2>().0.iter().map(|x| f16::from_le_bytes(*x).to_f32())),

@@ -1,9 +1,6 @@
 //! Which rows of which arrays are which parameters.
 
-use super::{
-    arrays::{Array, Arrays},
-    numbers::{size, widen},
-};
+use super::arrays::{Array, Arrays};
 use crate::{Error, Result, architectures::Join};
 use hecate_core::{Shape, memory};
 use std::collections::HashMap;
@@ -50,11 +47,11 @@ impl Plan {
         for parameter in (0..covered.len()).filter(|&parameter| !covered[parameter]) {
             plan.by_own_name(parameter, arrays, &mut missing)?;
         }
-        told("lacks", missing, "use the config.json that the weights came with, or a whole copy of them")?;
+        told("lacks", missing, "use the configuration that the weights came with, or a whole copy of them")?;
         let used = arrays.all().iter().zip(&plan.of_array);
         let left = used.filter(|(array, pieces)| pieces.is_empty() && !array.is_ignored());
         let left = left.map(|(array, _)| array.stored.clone()).collect();
-        told("holds", left, "which the model of its config.json does not have: it is of another family or form")?;
+        told("holds", left, "which the model of its configuration does not have: it is of another family or form")?;
         plan.check_types(arrays)?;
         Ok(plan)
     }
@@ -136,10 +133,10 @@ impl Plan {
 
     /// Refuses parameters in other types than floats of 16 and 32 bits.
     fn check_types(&self, arrays: &Arrays) -> Result<(), String> {
-        match self.arrays().map(|array| &arrays.all()[array]).find(|array| size(array.dtype).is_none()) {
+        match self.arrays().map(|array| &arrays.all()[array]).find(|array| array.dtype.unit().is_none()) {
             Some(Array { stored, dtype, .. }) => Err(format!(
-                "`{stored}` is stored as {dtype:?}, expected F32, F16 or BF16: quantised weights of others are not read; use the \
-                 model as it was before"
+                "`{stored}` is stored as {dtype}, expected f32, f16 or bf16: quantised weights of others are read from GGUF files \
+                 alone; use the model as it was before"
             )),
             None => Ok(()),
         }
@@ -171,13 +168,13 @@ impl Plan {
         let mut values = memory::with_capacity("weights", self.parameters[parameter].1.count())?;
         for piece in &self.of_parameter[parameter] {
             let array = &arrays.all()[piece.array];
-            // Types were looked at when the folder was opened.
-            let row = (array.rows()[1] * size(array.dtype).unwrap_or(0)) as u64;
-            let (at, bytes) = (array.at + piece.array_row as u64 * row, piece.rows as u64 * row);
-            arrays.shards()[array.shard].read(at, bytes, &mut |bytes| {
-                widen(array.dtype, bytes, &mut values);
-                Ok(())
-            })?;
+            let width = array.rows()[1];
+            // Types were looked at when the folder was opened, and rows are whole units.
+            let [count, unit] = array.dtype.unit().unwrap_or([1, 1]);
+            let row = (width / count * unit) as u64;
+            let (place, first) = ((array.at + piece.array_row as u64 * row, piece.rows as u64 * row), values.len());
+            arrays.shards()[array.shard].read(place, unit, &mut |bytes| array.dtype.widen(bytes, &mut values))?;
+            array.change.undo(&mut values[first..], width)?;
         }
         Ok(values)
     }
@@ -223,7 +220,7 @@ fn check_shape(array: &Array, expected: &[usize]) -> Result<(), String> {
         true => {
             "its axes are in another order, as in files that were converted for MLX; use the model's original files"
         }
-        false => "use the config.json that the weights came with",
+        false => "use the configuration that the weights came with",
     };
     Err(format!(
         "`{}` has shape {}, expected {}; {why}",

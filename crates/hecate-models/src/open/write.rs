@@ -2,7 +2,7 @@
 
 use super::{
     arrays::{Array, Arrays, Shard},
-    numbers::narrow,
+    numbers::{Stored, narrow},
     plan::Plan,
 };
 use crate::{
@@ -73,11 +73,11 @@ fn write_shard<'a, B: Backend>(
     path: &Path,
 ) -> Result<()> {
     write_whole_with(path, |write| {
-        shard.read(0, shard.start, write)?;
+        shard.read((0, shard.start), 1, write)?;
         for (number, array) in arrays {
             match plan.of_array(number) {
                 // Of no use here, and as it was.
-                [] => shard.read(array.at, array.bytes, write)?,
+                [] => shard.read((array.at, array.bytes), 1, write)?,
                 _ => write_array((number, array), plan, parameters, write)?,
             }
         }
@@ -92,6 +92,9 @@ fn write_array<B: Backend>(
     parameters: &Parameters<B>,
     write: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
+    let Stored::Single(dtype) = array.dtype else {
+        return Err(Error::config(&array.stored, array.dtype, "floats: blocks are not written back"));
+    };
     let mut read = HashMap::new();
     for piece in plan.of_array(number) {
         let values = match read.entry(piece.parameter) {
@@ -104,7 +107,7 @@ fn write_array<B: Backend>(
         };
         let [_, width] = array.rows();
         let (from, count) = (piece.parameter_row * width, piece.rows * width);
-        write(&narrow(array.dtype, &values[from..from + count]))?;
+        write(&narrow(dtype, &values[from..from + count]))?;
     }
     Ok(())
 }

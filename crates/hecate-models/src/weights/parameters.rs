@@ -5,7 +5,7 @@ use crate::{
     Error, Parameter, Parameters, QuantizedMatrix, Result,
     files::{Checksum, read_file, write_whole},
 };
-use hecate_core::{Backend, Shape, Tensor};
+use hecate_core::{Backend, Tensor};
 use std::path::Path;
 
 impl<B: Backend> Parameters<B> {
@@ -58,9 +58,7 @@ impl<B: Backend> Parameters<B> {
     /// # Errors
     /// As [`Parameters::load`].
     pub fn restore(&mut self, device: &B, path: &Path, content: &[u8]) -> Result<()> {
-        let named = self.iter().map(|parameter| (parameter.name.clone(), parameter.value.shape().clone()));
-        let named: Vec<(String, Shape)> = named.collect();
-        let (values, matrices) = unpack_all(device, path, content, &named, self.quantized())?;
+        let (values, matrices) = unpack_all(device, path, content, self)?;
         for (parameter, value) in self.iter_mut().zip(values) {
             parameter.value = value;
         }
