@@ -1,9 +1,11 @@
 //! Small models of other people's families, as their own code wrote them: `make.py` made those in `models`, and what is expected
 //! of each, with transformers and flash-linear-attention.
 
+mod adapters;
 mod damage;
 mod files;
 mod largest;
+mod learning;
 mod scores;
 mod sessions;
 
@@ -74,6 +76,11 @@ macro_rules! scores_on {
             #[test]
             fn texts_go_on_from_files() {
                 super::with($open, |device| sessions::go_on_from_files(device, &$models));
+            }
+
+            #[test]
+            fn adapters_are_those_of_peft() {
+                super::with($open, |device| crate::adapters::are_those_of_peft(device));
             }
 
             #[test]

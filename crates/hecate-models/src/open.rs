@@ -7,11 +7,13 @@
 //!
 //! A model is written back as it came: the same files, names, shapes and types, and what it has no use for as it was.
 
+mod adapter;
 mod arrays;
 mod describe;
 mod generation;
 mod header;
 mod numbers;
+mod peft;
 mod plan;
 mod write;
 

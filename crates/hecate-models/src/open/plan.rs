@@ -2,7 +2,7 @@
 
 use super::{
     arrays::{Array, Arrays},
-    numbers::{size, widen},
+    numbers::size,
 };
 use crate::{Error, Result, architectures::Join};
 use hecate_core::{Shape, memory};
@@ -160,6 +160,11 @@ impl Plan {
         &self.of_array[array]
     }
 
+    /// The pieces of a parameter, in the order of its rows.
+    pub(super) fn of_parameter(&self, parameter: usize) -> &[Piece] {
+        &self.of_parameter[parameter]
+    }
+
     /// A parameter's elements, read from their files.
     ///
     /// # Errors
@@ -170,14 +175,8 @@ impl Plan {
         };
         let mut values = memory::with_capacity("weights", self.parameters[parameter].1.count())?;
         for piece in &self.of_parameter[parameter] {
-            let array = &arrays.all()[piece.array];
-            // Types were looked at when the folder was opened.
-            let row = (array.rows()[1] * size(array.dtype).unwrap_or(0)) as u64;
-            let (at, bytes) = (array.at + piece.array_row as u64 * row, piece.rows as u64 * row);
-            arrays.shards()[array.shard].read(at, bytes, &mut |bytes| {
-                widen(array.dtype, bytes, &mut values);
-                Ok(())
-            })?;
+            let rows = piece.array_row..piece.array_row + piece.rows;
+            arrays.read_rows(&arrays.all()[piece.array], rows, &mut values)?;
         }
         Ok(values)
     }
