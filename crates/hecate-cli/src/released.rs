@@ -18,7 +18,7 @@ use std::{
 };
 
 /// Refuses what is no folder.
-fn check(folder: &Path) -> Result<()> {
+pub(crate) fn check(folder: &Path) -> Result<()> {
     check_run(
         folder,
         "a released model is a folder with config.json and safetensors files; name another with `--model DIR`",
@@ -30,9 +30,28 @@ pub(crate) fn open<B: Backend>(device: &B, folder: &Path) -> Result<(LanguageMod
     check(folder)?;
     let opened = Opened::open(device, folder)?;
     // What is small is read first, so that nobody waits for weights in vain.
-    let (vocabulary, ends) = (opened.vocabulary()?, opened.ends()?);
+    let (vocabulary, ends) = words(&opened)?;
     let model = opened.model()?;
     check_vocabulary(model.vocabulary_size(), &vocabulary)?;
+    Ok((model, vocabulary, ends))
+}
+
+/// What a model's tokens mean, and which of them end a text.
+pub(crate) fn words<B: Backend>(opened: &Opened<B>) -> Result<(Vocabulary, Vec<u32>)> {
+    Ok((opened.vocabulary()?, opened.ends()?))
+}
+
+/// As [`open`], with an adapter of PEFT's in another folder beside it.
+pub(crate) fn open_with<B: Backend>(
+    device: &B,
+    folder: &Path,
+    adapter: Option<&Path>,
+) -> Result<(LanguageModel<B>, Vocabulary, Vec<u32>)> {
+    let (model, vocabulary, ends) = open(device, folder)?;
+    let model = match adapter {
+        Some(adapter) => Opened::open(device, folder)?.read_adapter(model, adapter)?,
+        None => model,
+    };
     Ok((model, vocabulary, ends))
 }
 

@@ -5,6 +5,7 @@ mod command {
     mod bench_text;
     mod choices;
     mod documents;
+    mod finetune;
     // Links, pipes, limits of files and signals are those of Unix.
     #[cfg(unix)]
     mod foreign;

@@ -27,7 +27,7 @@ fn a_folder_is_told_and_not_changed() {
 
 /// A copy of a model beside a tokenizer whose words are `w0` to `w36`, of which `end` ends texts.
 #[cfg(feature = "tokenizer")]
-fn with_words(workspace: &Workspace, end: Option<u64>) {
+pub(super) fn with_words(workspace: &Workspace, end: Option<u64>) {
     let to = workspace.path("model");
     fs::create_dir_all(&to).unwrap();
     let from = folder("llama");

@@ -169,7 +169,7 @@ impl<B: Backend> Opened<B> {
             Some(parameter) => Ok(parameter.value.to_f32()?),
             None => Err(Error::config("model", format!("one without `{name}`"), "one with an adapter of this folder")),
         };
-        let mut b = vec![0.0; 0];
+        let mut b = Vec::new();
         let a = values(format!("{}.lora_A.weight", array.map().unwrap_or(&array.name)))?;
         for parameter in self.parameters_of(number) {
             let own = values(name_of_b(&self.plan.parameters()[parameter].0))?;
