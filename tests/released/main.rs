@@ -3,6 +3,7 @@
 
 mod adapters;
 mod damage;
+mod examples;
 mod files;
 mod largest;
 mod learning;
