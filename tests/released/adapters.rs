@@ -2,7 +2,7 @@
 
 use crate::{FEW, MODELS, folder};
 use hecate_conformance::{Array, error};
-use hecate_core::Backend;
+use hecate_core::{Backend, primitives};
 use hecate_cpu::Cpu;
 use hecate_models::{Error, LanguageModel, Lora, Opened};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
@@ -177,6 +177,21 @@ fn fresh_adapters_change_nothing_and_learn_alone() {
         }
         assert!(model.lora().expect("an adapter").targets.len() >= 7, "{name}");
     }
+}
+
+/// One adapter beside two models: what texts are kept by knows the models apart.
+#[test]
+fn fingerprints_are_of_the_model_and_its_adapter() {
+    let opened = open(&Cpu::new(), "llama");
+    let of = |factor: f32| {
+        let mut model = opened.model().expect("a model");
+        let first = model.parameters_mut().iter_mut().next().expect("a table");
+        first.value = primitives::scale(factor, &first.value).expect("a table");
+        let model = opened.read_adapter(model, &adapter("llama")).expect("an adapter");
+        model.fingerprint().expect("values").to_owned()
+    };
+    assert_eq!(of(1.0), of(1.0));
+    assert_ne!(of(1.0), of(2.0));
 }
 
 /// Beside a model in 16 bits, as those that learn in bfloat16 are.
