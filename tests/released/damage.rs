@@ -1,6 +1,6 @@
 //! Folders that somebody damaged: a model or an error, never a panic, and no memory that the files do not account for.
 
-use crate::{MODELS, copy, largest::largest};
+use crate::{FEW, MODELS, adapters, copy, folder, largest::largest};
 use hecate_cpu::Cpu;
 use hecate_models::{Error, LanguageModel, Opened, Random};
 use std::{
@@ -164,6 +164,31 @@ fn damaged_gguf_files_are_read_or_refused() {
         assert!(error.is_none_or(|error| error.to_string().len() > 10), "case {case}");
     }
     assert!(opened > cases() / 20 && refused > cases() / 4, "{opened} opened, {refused} refused");
+}
+
+/// As folders of models: an adapter or an error.
+#[test]
+fn damaged_adapters_are_read_or_refused() {
+    let (mut draws, mut read, mut refused) = (Draws(Random::new(25)), 0, 0);
+    for case in 0..cases() {
+        let (name, copy) = (FEW[case % FEW.len()], adapters::copy(FEW[case % FEW.len()]));
+        let path = &files(copy.path())[draws.below(2)];
+        let mut bytes = fs::read(path).expect("a file");
+        (0..=draws.below(3)).for_each(|_| draws.change(&mut bytes));
+        fs::write(path, bytes).expect("room");
+        let opened =
+            Opened::open(&Cpu::with_threads(1).expect("a thread"), &folder(name)).expect("a folder of a model");
+        let model = opened.model().expect("a model");
+        match sound(|| opened.read_adapter(model, copy.path())) {
+            Some(Ok(_)) => read += 1,
+            Some(Err(error)) => {
+                assert!(error.to_string().len() > 10, "case {case} of {name}");
+                refused += 1;
+            }
+            None => panic!("case {case} of {name} panicked, {}", path.display()),
+        }
+    }
+    assert!(read > cases() / 20 && refused > cases() / 4, "{read} read, {refused} refused");
 }
 
 /// What `work` gives; none where it panics.

@@ -1,11 +1,14 @@
 //! Small models of other people's families, as their own code wrote them: `make.py` made those in `models`, and what is expected
 //! of each, with transformers and flash-linear-attention.
 
+mod adapters;
 mod conversations;
 mod damage;
+mod examples;
 mod files;
 mod gguf;
 mod largest;
+mod learning;
 mod scores;
 mod sessions;
 mod turns;
@@ -77,6 +80,11 @@ macro_rules! scores_on {
             #[test]
             fn texts_go_on_from_files() {
                 super::with($open, |device| sessions::go_on_from_files(device, &$models));
+            }
+
+            #[test]
+            fn adapters_are_those_of_peft() {
+                super::with($open, |device| crate::adapters::are_those_of_peft(device));
             }
 
             #[test]

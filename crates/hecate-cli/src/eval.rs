@@ -1,11 +1,12 @@
-//! `hecate eval`: how well a trained model predicts a text.
+//! `hecate eval`: how well a trained model, or a released one, predicts a text or examples.
 
 use crate::{
     defaults,
     device::{Choice, with_device},
     error::{Error, Result},
-    measure::{Measurement, print, segment},
-    progress,
+    finetune,
+    measure::{Figure, Measurement, print, segment},
+    progress, released,
     runs::RunArgs,
     sources::{self, DocumentArgs, MemoryArgs},
     visible::visible_path,
@@ -13,10 +14,16 @@ use crate::{
 use clap::Args;
 use hecate::{
     Backend, Job,
-    train::{Settings, Standing, checkpoint::Run, evaluate::SEGMENT},
+    models::{LanguageModel, Vocabulary},
+    train::{
+        Settings, Standing,
+        checkpoint::Run,
+        evaluate::{SEGMENT, evaluate_examples},
+    },
 };
 use std::{
     io::{Write, stdout},
+    ops::ControlFlow,
     path::PathBuf,
     process::ExitCode,
 };
@@ -27,8 +34,19 @@ pub(crate) struct EvalArgs {
     /// Text to predict: files, folders, or `-` for standard input; Hecate's own sources unless given
     #[arg(long, value_name = "FILE", num_args = 1..)]
     text: Vec<PathBuf>,
+    /// Examples to predict, as `finetune` learns them: lines of JSON with `text`, or with `prompt` and `completion`
+    ///
+    /// Each is read by itself, and completions are predicted, not prompts.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["text", "jsonl", "tail", "by_position"])]
+    data: Vec<PathBuf>,
     #[command(flatten)]
     run: RunArgs,
+    /// Folder of a model that others released, as Hugging Face has it, instead of a run
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["run", "best"])]
+    model: Option<PathBuf>,
+    /// Folder of an adapter beside --model, as PEFT and `finetune` write it
+    #[arg(long, value_name = "DIR", requires = "model")]
+    adapter: Option<PathBuf>,
     /// Measure only the last part of the text: 0.1 is what `train` holds out by default
     #[arg(long, default_value_t = 1.0, value_name = "FRACTION")]
     tail: f32,
@@ -58,9 +76,11 @@ impl Job for EvalArgs {
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
         // Flags first, then the text, then the weights: what is cheap to refuse comes before what is slow to load.
         self.check()?;
+        if !self.data.is_empty() {
+            return self.measure_examples(device);
+        }
         let text = sources::load(&self.text, self.documents.json_lines().as_ref(), self.memory)?;
-        let folder = self.run.folder()?;
-        let (model, vocabulary) = self.run.open(device, &folder)?;
+        let Measured { folder, model, vocabulary, .. } = self.open(device)?;
         // The same cut as training makes, so that `--tail 0.1` is its held-out part.
         let stream = text.tail(&vocabulary, self.tail)?;
         // One token to read, one to predict.
@@ -96,7 +116,49 @@ impl Job for EvalArgs {
     }
 }
 
+/// A model that is measured.
+struct Measured<B: Backend> {
+    folder: PathBuf,
+    model: LanguageModel<B>,
+    /// What its tokens mean, and which of them end a text.
+    vocabulary: Vocabulary,
+    ends: Vec<u32>,
+}
+
 impl EvalArgs {
+    /// The model that the flags name.
+    fn open<B: Backend>(&self, device: &B) -> Result<Measured<B>> {
+        match &self.model {
+            Some(folder) => {
+                let Released { model, vocabulary, ends, .. } =
+                    released::open_adapted(device, folder, self.adapter.as_deref())?;
+                Ok(Measured { folder: folder.clone(), model, vocabulary, ends })
+            }
+            None => {
+                let folder = self.run.folder()?;
+                let (model, vocabulary) = self.run.open(device, &folder)?;
+                // Runs have no tokens that end texts.
+                Ok(Measured { folder, model, vocabulary, ends: Vec::new() })
+            }
+        }
+    }
+
+    /// Prints loss, bits a byte and perplexity of what examples say is learned.
+    fn measure_examples<B: Backend>(&self, device: &B) -> Result<ExitCode> {
+        let Measured { folder, model, vocabulary, ends } = self.open(device)?;
+        // Nothing is cut: examples are as long as they are.
+        let examples = finetune::examples(&self.data, &vocabulary, &ends, usize::MAX)?;
+        // Ctrl-C ends the program: a part of the examples has no score.
+        let score = evaluate_examples(&model, &examples, SEGMENT, |_| ControlFlow::Continue(()))?;
+        let mut out = stdout().lock();
+        writeln!(out, "model  {}", visible_path(&folder))?;
+        writeln!(out, "data   {}, {} examples\n", visible_path(examples.name()), examples.len())?;
+        // The table locks it again.
+        drop(out);
+        print("of these examples", &[Figure { name: "what is learned".to_owned(), score }], score.tokens)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
     /// Refuses flags that no measurement can be made of, before a model is loaded.
     fn check(&self) -> Result<()> {
         // Written so that NaN is refused too.

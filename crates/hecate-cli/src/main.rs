@@ -4,6 +4,7 @@
 //! the backend by the name that was given and runs the job on it. Everything else is a library call:
 //!
 //! * `train` (`train/`): flags to a configuration, the training loop, the record and the picture of a run;
+//! * `finetune` (`finetune/`): a released model or an adapter beside it learns, from texts or examples;
 //! * `generate`, `eval` and `quantize`: a trained model, found by `runs`; `info` describes runs. What others released is in
 //!   `released`, and `chat` converses with it;
 //! * `check` and `bench` (feature `check`): conformance, speed, and made-up tasks;
@@ -25,6 +26,7 @@ mod devices;
 mod error;
 mod eval;
 mod features;
+mod finetune;
 mod flags;
 mod generate;
 mod info;
@@ -80,7 +82,10 @@ enum Action {
     /// Converse with a model that others released.
     #[command(allow_negative_numbers = true)]
     Chat(chat::ChatArgs),
-    /// Measure how well a trained model predicts a text.
+    /// Teach a released model more, or an adapter beside it.
+    #[command(allow_negative_numbers = true)]
+    Finetune(Box<finetune::FinetuneArgs>),
+    /// Measure how well a trained model, or a released one, predicts a text or examples.
     #[command(allow_negative_numbers = true)]
     Eval(eval::EvalArgs),
     /// Store a trained model's matrices in few bits a weight, to generate and evaluate with.
@@ -166,6 +171,7 @@ fn run(action: Action) -> error::Result<ExitCode> {
         Action::Train(arguments) => train::run(*arguments),
         Action::Generate(arguments) => generate::run(arguments),
         Action::Chat(arguments) => chat::run(arguments),
+        Action::Finetune(arguments) => finetune::run(*arguments),
         Action::Eval(arguments) => eval::run(arguments),
         Action::Quantize(arguments) => quantize::run(arguments),
         #[cfg(feature = "check")]
@@ -220,6 +226,7 @@ mod tests {
         const LINES: [&str; 7] = [
             "train --text a --tokens 9 --batch 9 --rate 0.1 --device cpu --seed 9 --dropout 0.1 --measure 9",
             "train --resume a --steps 9 --keep 9 --periods 1,9 --mixer cms --algorithm chunk:9",
+            "finetune --model a --data a --out a --lora 9 --lora-alpha 9 --lora-targets a,b --steps 9 --lr 0.1",
             "generate --prompt a --tokens 9 --temperature 0.9 --top-k 9 --top-p 0.9 --seed 9",
             "chat --model a --system a --tell a=9 --tokens 9 --min-p 0.9 --repetition-penalty 0.9 --logit-bias 9=-9",
             "eval --text a --segment 9 --measure all",

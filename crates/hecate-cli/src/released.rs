@@ -19,7 +19,7 @@ use std::{
 };
 
 /// Refuses what is neither a folder nor a file.
-fn check(path: &Path) -> Result<()> {
+pub(crate) fn check(path: &Path) -> Result<()> {
     if path.is_file() {
         return Ok(());
     }
@@ -55,10 +55,25 @@ pub(crate) fn open_with<B: Backend, T>(
     let opened = Opened::open(device, path)?;
     // What is small is read first, so that nobody waits for weights in vain.
     let first = first(&opened)?;
-    let (vocabulary, ends, sampling) = (opened.vocabulary()?, opened.ends()?, opened.sampling()?.unwrap_or_default());
+    let ((vocabulary, ends), sampling) = (words(&opened)?, opened.sampling()?.unwrap_or_default());
     let model = opened.model()?;
     check_vocabulary(model.vocabulary_size(), &vocabulary)?;
     Ok((Released { model, vocabulary, ends, sampling }, first))
+}
+
+/// What a model's tokens mean, and which of them end a text.
+pub(crate) fn words<B: Backend>(opened: &Opened<B>) -> Result<(Vocabulary, Vec<u32>)> {
+    Ok((opened.vocabulary()?, opened.ends()?))
+}
+
+/// As [`open`], with an adapter of PEFT's in another folder beside it.
+pub(crate) fn open_adapted<B: Backend>(device: &B, path: &Path, adapter: Option<&Path>) -> Result<Released<B>> {
+    let released = open(device, path)?;
+    let model = match adapter {
+        Some(adapter) => Opened::open(device, path)?.read_adapter(released.model, adapter)?,
+        None => released.model,
+    };
+    Ok(Released { model, ..released })
 }
 
 /// Prints what a folder or a file is.

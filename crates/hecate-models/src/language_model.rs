@@ -3,15 +3,17 @@
 mod blocks;
 mod cache;
 mod loss;
+mod packed;
 mod scores;
 
 pub(crate) use blocks::Blocks;
 pub use cache::Cache;
 pub(crate) use cache::POSITION;
 pub use loss::LossGradients;
+pub use packed::Packed;
 
 use crate::{
-    Architecture, Builder, Config, Dropout, Error, Footprint, Interrupt, LayerCache, Masks, Model, Parameters,
+    Architecture, Builder, Config, Dropout, Error, Footprint, Interrupt, LayerCache, Lora, Masks, Model, Parameters,
     Precision, Random, Result, Tape, Var,
     bounds::{SIZE, within},
     init::Give,
@@ -61,6 +63,15 @@ pub struct LanguageModel<B: Backend> {
     scores_at_once: Option<usize>,
     /// Of its weights, once somebody asked for it and as long as they stay.
     fingerprint: OnceLock<String>,
+    /// The adapter that learns in the place of the model.
+    adapter: Option<Adapted<B>>,
+}
+
+/// An adapter, and the configuration of the model without it.
+#[derive(Debug)]
+struct Adapted<B: Backend> {
+    lora: Lora,
+    base: Arc<KeptConfig<B>>,
 }
 
 impl<B: Backend> LanguageModel<B> {
@@ -105,8 +116,8 @@ impl<B: Backend> LanguageModel<B> {
             let expected = "a name of its own for every parameter: build layers in `build.within(name)`";
             return Err(Error::config("parameters", format!("two named `{}`", twice.name), expected));
         }
-        let (precision, interrupt, masks, fp8_scales, scores_at_once) = (Precision::default(), None, None, None, None);
-        let fingerprint = OnceLock::new();
+        let (precision, interrupt, masks, fp8_scales) = (Precision::default(), None, None, None);
+        let (scores_at_once, fingerprint, adapter) = (None, OnceLock::new(), None);
         Ok(Self {
             device,
             config,
@@ -118,6 +129,7 @@ impl<B: Backend> LanguageModel<B> {
             fp8_scales,
             scores_at_once,
             fingerprint,
+            adapter,
         })
     }
 
@@ -133,6 +145,33 @@ impl<B: Backend> LanguageModel<B> {
     /// The device's own failures.
     pub fn stored_in_16_bits(mut self) -> Result<Self> {
         self.parameters_mut().round_matrices(DType::Bf16)?;
+        Ok(self)
+    }
+
+    /// The same model, whose parameters learn no more: those of an adapter of this kind are about to be added.
+    pub(crate) fn frozen_for(mut self, lora: &Lora) -> Result<Self> {
+        let with = self.config.with("adapter", lora)?;
+        let base = std::mem::replace(&mut self.config, with);
+        self.adapter = Some(Adapted { lora: lora.clone(), base });
+        self.parameters_mut().freeze();
+        Ok(self)
+    }
+
+    /// The adapter that learns in the place of the model, if there is one.
+    pub fn lora(&self) -> Option<&Lora> {
+        self.adapter.as_ref().map(|adapter| &adapter.lora)
+    }
+
+    /// The same model with its adapter, if it has one, added to the maps. It scores as before, but for rounding, and all of its
+    /// parameters learn again.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for maps that were rounded to 16 bits; the device's own failures.
+    pub fn merged(mut self) -> Result<Self> {
+        if let Some(Adapted { base, .. }) = self.adapter.take() {
+            self.parameters_mut().merge()?;
+            self.config = base;
+        }
         Ok(self)
     }
 
@@ -243,7 +282,14 @@ impl<B: Backend> LanguageModel<B> {
 
     /// What a step of learning costs with `batch` sequences of `tokens` tokens a pass.
     pub fn footprint(&self, batch: usize, tokens: usize) -> Footprint {
-        self.config.footprint(self.parameters().elements() as u128, self.precision(), [batch, tokens])
+        let frozen = self.parameters.frozen().iter().map(|parameter| &parameter.value);
+        let (count, bytes) = frozen.fold((0, 0), |(count, bytes), x| {
+            let own = x.shape().count();
+            (count + own, bytes + own * x.dtype().size())
+        });
+        let learned = (self.parameters().elements() - count) as u128;
+        let footprint = self.config.footprint(learned, self.precision(), [batch, tokens]);
+        Footprint { weights: footprint.weights.saturating_add(bytes), ..footprint }
     }
 
     /// Calls of [`LanguageModel::infer`] must start at a multiple of this many tokens: 1 unless a rule is frozen.

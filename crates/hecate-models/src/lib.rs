@@ -10,7 +10,7 @@
 //! * [`layers`] has memories, attention and their compositions; [`generate`] continues a prompt; [`text`] reads what is learned;
 //!   [`trained`] loads a model from its folder, and [`quantize`] makes it small.
 //! * [`Opened`] is a folder of a model that others released, of one of the families in [`architectures`]; [`ChatTemplate`] writes
-//!   conversations as it was taught.
+//!   conversations as it was taught, and [`Lora`] says what learns of one beside it.
 //!
 //! # Conventions
 //!
@@ -24,7 +24,7 @@
 //!
 //! * `place`, `error`, `interrupt`, `bounds`, `precision`, `random`, `dropout`: what all others say things with
 //! * `files`: files that others may have written
-//! * `parameters`, `weights`, `init`: what is learned, its file, its first values
+//! * `parameters`, `weights`, `init`, `lora`: what is learned, its file, its first values, and adapters in its place
 //! * `probe`, `tape`, `bridge`: a forward and its way back, here and on dfdx's tape
 //! * `gates`: what rules are told by a stream
 //! * `config`, `cache`, `layers`: what `config.json` says, what a mixer remembers, and the mixers
@@ -83,6 +83,7 @@ mod init;
 mod interrupt;
 mod language_model;
 pub mod layers;
+mod lora;
 mod model;
 mod open;
 mod parameters;
@@ -111,7 +112,8 @@ pub use error::{At, Error, Result};
 pub use footprint::Footprint;
 pub use init::{Builder, Init};
 pub use interrupt::Interrupt;
-pub use language_model::{Cache, LanguageModel, LossGradients};
+pub use language_model::{Cache, LanguageModel, LossGradients, Packed};
+pub use lora::Lora;
 pub use model::{Architecture, Model};
 pub use open::Opened;
 pub use parameters::{Gradients, MatrixId, Parameter, ParameterId, Parameters, QuantizedMatrix};

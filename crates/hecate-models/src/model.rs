@@ -7,6 +7,7 @@ use crate::{
 };
 use hecate_core::{Backend, Tensor};
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 use std::{
     any::{Any, type_name},
     fmt,
@@ -220,14 +221,22 @@ impl Footprint {
 pub(crate) struct KeptConfig<B: Backend> {
     /// As `config.json` has it.
     content: Vec<u8>,
-    value: Box<dyn AnyArchitecture<B>>,
+    value: Arc<dyn AnyArchitecture<B>>,
 }
 
 impl<B: Backend> KeptConfig<B> {
     /// A copy of the configuration, with what its file will say.
     pub(crate) fn new<A: Architecture<B>>(config: &A) -> Result<Arc<Self>> {
         let content = to_json(Path::new(CONFIG), config)?;
-        Ok(Arc::new(Self { content, value: Box::new(config.clone()) }))
+        Ok(Arc::new(Self { content, value: Arc::new(config.clone()) }))
+    }
+
+    /// The same configuration, in whose file more is said under this name.
+    pub(crate) fn with<T: Serialize>(&self, name: &str, more: &T) -> Result<Arc<Self>> {
+        let (path, wrong) = (Path::new(CONFIG), |why: serde_json::Error| Error::checkpoint(CONFIG, why.to_string()));
+        let mut all: Map<String, Value> = serde_json::from_slice(&self.content).map_err(wrong)?;
+        all.insert(name.to_owned(), serde_json::to_value(more).map_err(wrong)?);
+        Ok(Arc::new(Self { content: to_json(path, &all)?, value: Arc::clone(&self.value) }))
     }
 
     /// Content of `config.json`.

@@ -7,6 +7,7 @@
 //!
 //! A model of a folder is written back as it came: the same files, names, shapes and types, and what it has no use for as it was.
 
+mod adapter;
 mod arrays;
 mod blocks;
 mod describe;
@@ -14,6 +15,7 @@ mod generation;
 mod gguf;
 mod header;
 mod numbers;
+mod peft;
 mod plan;
 mod write;
 

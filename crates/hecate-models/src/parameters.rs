@@ -1,11 +1,18 @@
 //! What a model learns, and the gradients of it.
 
+mod adapters;
+
+pub(crate) use adapters::Adapter;
+
 use crate::{Error, Result};
 use hecate_core::{
     Backend, DType, Tensor, primitives,
     quantized::{BlockFormat, Quantized},
 };
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 /// Number of sets of parameters made so far. Each takes one as its identity, which its places carry.
 static SETS: AtomicU64 = AtomicU64::new(0);
@@ -54,7 +61,8 @@ pub enum MatrixId {
     Quantized(ParameterId),
 }
 
-/// All parameters of a model in the order in which they were added, which is that of checkpoints and gradients.
+/// All parameters of a model in the order in which they were added, which is that of checkpoints and gradients. Where an adapter
+/// learns in the place of a model, these are the adapter's: the model's own are frozen beside them.
 ///
 /// ```
 /// use hecate_core::Tensor;
@@ -83,22 +91,34 @@ pub enum MatrixId {
 pub struct Parameters<B: Backend> {
     /// Which set it is.
     id: u64,
+    /// Arrays that learn no more. Their places come before those of all others.
+    frozen: Vec<Parameter<B>>,
     all: Vec<Parameter<B>>,
     quantized: Vec<QuantizedMatrix<B>>,
     /// Places of matrices that products read, tables among them.
     matrices: Vec<usize>,
+    /// What is added to frozen matrices, by their places.
+    adapters: HashMap<usize, Adapter>,
 }
 
 impl<B: Backend> Parameters<B> {
     /// None yet.
     pub fn new() -> Self {
-        Self { id: SETS.fetch_add(1, Ordering::Relaxed), all: Vec::new(), quantized: Vec::new(), matrices: Vec::new() }
+        Self {
+            id: SETS.fetch_add(1, Ordering::Relaxed),
+            frozen: Vec::new(),
+            all: Vec::new(),
+            quantized: Vec::new(),
+            matrices: Vec::new(),
+            adapters: HashMap::new(),
+        }
     }
 
     /// Appends one.
     pub fn add(&mut self, name: impl Into<String>, value: Tensor<B>, decay: bool) -> ParameterId {
+        let id = self.next_id();
         self.all.push(Parameter { name: name.into(), value, decay });
-        ParameterId { set: self.id, index: self.all.len() - 1 }
+        id
     }
 
     /// Marks a matrix that products read.
@@ -109,7 +129,7 @@ impl<B: Backend> Parameters<B> {
     /// Rounds all matrices that products read to this type. What is left learns no more.
     pub(crate) fn round_matrices(&mut self, dtype: DType) -> Result<()> {
         for &index in &self.matrices {
-            let Some(parameter) = self.all.get_mut(index) else { continue };
+            let Some(parameter) = self.frozen.iter_mut().chain(&mut self.all).nth(index) else { continue };
             parameter.value = primitives::cast(dtype, &parameter.value)?;
         }
         Ok(())
@@ -117,7 +137,7 @@ impl<B: Backend> Parameters<B> {
 
     /// The place of what would be added next.
     pub(crate) fn next_id(&self) -> ParameterId {
-        ParameterId { set: self.id, index: self.all.len() }
+        ParameterId { set: self.id, index: self.frozen.len() + self.all.len() }
     }
 
     /// Appends a quantized matrix.
@@ -177,15 +197,24 @@ impl<B: Backend> Parameters<B> {
     /// # Errors
     /// [`Error::Config`] for a place in other parameters.
     pub fn get(&self, id: ParameterId) -> Result<&Parameter<B>> {
-        let own = if id.set == self.id { self.all.get(id.index) } else { None };
+        let own = match self.slot(id) {
+            Some(slot) => self.all.get(slot),
+            None => self.frozen.get(id.index),
+        };
+        let own = own.filter(|_| id.set == self.id);
         let found = || format!("number {} of other parameters", id.index);
         own.ok_or_else(|| Error::config("parameter", found(), "a place that these parameters gave"))
     }
 
+    /// The number of a parameter among those that learn; none of a frozen one.
+    pub(crate) fn slot(&self, id: ParameterId) -> Option<usize> {
+        id.index.checked_sub(self.frozen.len())
+    }
+
     /// The places of all, in order.
     pub fn ids(&self) -> impl ExactSizeIterator<Item = ParameterId> + use<B> {
-        let set = self.id;
-        (0..self.all.len()).map(move |index| ParameterId { set, index })
+        let (set, first) = (self.id, self.frozen.len());
+        (0..self.all.len()).map(move |slot| ParameterId { set, index: first + slot })
     }
 
     /// All, in order.
@@ -208,10 +237,11 @@ impl<B: Backend> Parameters<B> {
         self.all.is_empty()
     }
 
-    /// Elements of all arrays together, quantized ones too.
+    /// Elements of all arrays together, quantized and frozen ones too.
     pub fn elements(&self) -> usize {
         let quantized: usize = self.quantized.iter().map(|x| x.matrix.rows() * x.matrix.columns()).sum();
-        quantized + self.all.iter().map(|parameter| parameter.value.shape().count()).sum::<usize>()
+        let all = self.frozen.iter().chain(&self.all);
+        quantized + all.map(|parameter| parameter.value.shape().count()).sum::<usize>()
     }
 }
 
@@ -224,8 +254,8 @@ impl<B: Backend> Default for Parameters<B> {
 /// Gradients in the order of the [`Parameters`]; none for a parameter that the loss does not depend on.
 #[derive(Debug)]
 pub struct Gradients<B: Backend> {
-    /// Which set the parameters are; none where a user put the gradients together.
-    set: Option<u64>,
+    /// Which set the parameters are, and how many of it are frozen; none where a user put the gradients together.
+    set: Option<(u64, usize)>,
     all: Vec<Option<Tensor<B>>>,
 }
 
@@ -237,13 +267,13 @@ impl<B: Backend> Gradients<B> {
 
     /// As [`Gradients::new`], by these parameters and no others.
     pub(crate) fn by(parameters: &Parameters<B>, gradients: Vec<Option<Tensor<B>>>) -> Self {
-        Self { set: Some(parameters.id), all: gradients }
+        Self { set: Some((parameters.id, parameters.frozen.len())), all: gradients }
     }
 
     /// The gradient of one parameter; none for a place in other parameters than a tape took them by.
     pub fn get(&self, id: ParameterId) -> Option<&Tensor<B>> {
-        let own = self.set.is_none_or(|set| set == id.set);
-        self.all.get(id.index).filter(|_| own)?.as_ref()
+        let (set, frozen) = self.set.unwrap_or((id.set, 0));
+        self.all.get(id.index.checked_sub(frozen)?).filter(|_| set == id.set)?.as_ref()
     }
 
     /// All, in order.

@@ -32,7 +32,8 @@ pub(crate) use fp8::Fp8Pass;
 pub use fp8::{FactorKind, Fp8Found};
 
 use crate::{
-    Error, Gradients, Interrupt, Parameter, ParameterId, Parameters, Probe, Result, dropout::Draws, probe::ProbeSite,
+    Error, Gradients, Interrupt, Parameter, ParameterId, Parameters, Probe, Result, dropout::Draws,
+    parameters::Adapter, probe::ProbeSite,
 };
 use hecate_core::{Backend, DType, Shape, Tensor, primitives};
 use record::{GradientSlots, Ledger, Recording, Slot};
@@ -235,7 +236,8 @@ impl<'p, B: Backend> Tape<'p, B> {
         if master.value.dtype() == self.dtype {
             return Ok(master);
         }
-        if self.record.is_some() && master.value.dtype() != DType::F32 {
+        let slot = self.parameters.slot(id);
+        if self.record.is_some() && slot.is_some() && master.value.dtype() != DType::F32 {
             let (name, found) = (&self.parameters.get(id)?.name, format!("stored as {}", master.value.dtype()));
             return Err(Error::config(
                 name,
@@ -243,11 +245,11 @@ impl<'p, B: Backend> Tape<'p, B> {
                 "32 bits: what is to learn is loaded without rounding its matrices",
             ));
         }
-        let value = self.rounded(id.index())?;
-        if self.record.is_none() {
-            return Ok(Var::constant(value));
+        let value = self.rounded(id)?;
+        match slot.filter(|_| self.record.is_some()) {
+            Some(slot) => Ok(self.push_one(value, move |dy, slots| slots.add_rounded(slot, dy))),
+            None => Ok(Var::constant(value)),
         }
-        Ok(self.push_one(value, move |dy, slots| slots.add_rounded(id.index(), dy)))
     }
 
     /// Whether products read this parameter as it is stored: with fewer bits than activations have, where nothing is recorded.
@@ -256,26 +258,40 @@ impl<'p, B: Backend> Tape<'p, B> {
         Ok(self.is_inert() && self.dtype == DType::F32 && dtype != self.dtype)
     }
 
-    /// A weight in the type of activations. A tape that records needs nearly all of them till it is gone through, and
+    /// A weight in the type of activations. A tape that records needs nearly all that learn till it is gone through, and
     /// makes them in one call.
-    fn rounded(&self, index: usize) -> Result<Tensor<B>> {
+    fn rounded(&self, id: ParameterId) -> Result<Tensor<B>> {
         let mut rounded = self.rounded.borrow_mut();
-        if !rounded.contains_key(&index) {
-            let all = if self.record.is_some() { 0..self.parameters.len() } else { index..index + 1 };
-            let wide: Vec<_> =
-                self.parameters.iter().map(|parameter| &parameter.value).skip(all.start).take(all.len()).collect();
-            rounded.extend(all.zip(primitives::cast_all(self.dtype, &wide)?));
+        if !rounded.contains_key(&id.index()) {
+            let learns = self.record.is_some() && self.parameters.slot(id).is_some();
+            let ids = if learns { self.parameters.ids().collect() } else { vec![id] };
+            let wide = ids.iter().map(|&id| Ok(&self.parameters.get(id)?.value)).collect::<Result<Vec<_>>>()?;
+            let made = primitives::cast_all(self.dtype, &wide)?;
+            rounded.extend(ids.iter().map(|id| id.index()).zip(made));
         }
-        Ok(rounded[&index].clone())
+        Ok(rounded[&id.index()].clone())
     }
 
-    /// A parameter's value, 32-bit floats.
+    /// Whether no gradient of this parameter is wanted, whatever the tape records.
+    pub(crate) fn is_frozen(&self, id: ParameterId) -> bool {
+        self.parameters.slot(id).is_none()
+    }
+
+    /// What is added to products with this matrix.
+    pub(crate) fn adapter(&self, matrix: ParameterId) -> Option<Adapter> {
+        self.parameters.adapter(matrix)
+    }
+
+    /// A parameter's value, 32-bit floats: a constant where it is frozen.
     ///
     /// # Errors
     /// As [`Parameters::get`].
     pub fn parameter(&self, id: ParameterId) -> Result<Var<B>> {
         let value = self.parameters.get(id)?.value.clone();
-        Ok(self.ledger().map_or_else(|| Var::constant(value.clone()), |ledger| ledger.var(value.clone(), id.index())))
+        Ok(match (self.ledger(), self.parameters.slot(id)) {
+            (Some(ledger), Some(slot)) => ledger.var(value, slot),
+            _ => Var::constant(value),
+        })
     }
 
     /// Refuses an `x [.., D]` unless `D` is `width`, that of the layer that the parameter belongs to.

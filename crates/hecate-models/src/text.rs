@@ -1,9 +1,11 @@
 //! Text to learn from: reading it, splitting it, drawing windows of it.
 
+mod examples;
 mod json_lines;
 mod open;
 
 pub use crate::tokens::{TokenSource, Tokens};
+pub use examples::{Examples, Piece};
 pub use json_lines::JsonLines;
 
 use crate::{
@@ -387,6 +389,11 @@ impl Windows {
             return Err(Error::config("tokens of text", tokens, expected));
         }
         Ok(memory::collect("windows", (0..batch).map(|_| self.random.within(0..starts) as usize))?)
+    }
+
+    /// Numbers of `batch` of so many examples, at least 1.
+    pub fn examples(&mut self, count: usize, batch: usize) -> Vec<usize> {
+        (0..batch).map(|_| self.random.within(0..count as u64) as usize).collect()
     }
 }
 

@@ -3,7 +3,10 @@
 use crate::monitor::{SlotMonitor, monitor};
 use hecate_core::Backend;
 pub use hecate_models::generate::SEGMENT;
-use hecate_models::{At, Cache, Config, Error, LanguageModel, Place, Result, text::Stream};
+use hecate_models::{
+    At, Cache, Config, Error, LanguageModel, Place, Result,
+    text::{Examples, Stream},
+};
 use std::{
     f64::consts::LN_2,
     ops::ControlFlow,
@@ -152,6 +155,36 @@ pub fn evaluate_by_position<B: Backend>(
     })?;
     scores.iter().try_for_each(|score| score.checked().map(drop))?;
     Ok(scores)
+}
+
+/// The score of what examples say is learned, each read by itself; about `segment` tokens are read a call. `progress` is told the
+/// number of examples done and may break off: the score is then that of these.
+///
+/// # Errors
+/// [`Error::NonFinite`] for a loss that is not finite, and the model's own.
+pub fn evaluate_examples<B: Backend>(
+    model: &LanguageModel<B>,
+    examples: &Examples,
+    segment: usize,
+    mut progress: impl FnMut(usize) -> ControlFlow<()>,
+) -> Result<Score> {
+    let (mut score, mut next) = (Score::default(), 0);
+    while next < examples.len() {
+        let (mut end, mut read) = (next + 1, examples.length(next));
+        while end < examples.len() && read + examples.length(end) <= segment {
+            (read, end) = (read + examples.length(end), end + 1);
+        }
+        let numbers: Vec<_> = (next..end).collect();
+        let packed = examples.packed(&numbers);
+        score.nats += model.packed_loss(&packed)?;
+        score.tokens += packed.losses();
+        score.bytes += examples.bytes(&numbers) as f64;
+        next = end;
+        if progress(next).is_break() {
+            break;
+        }
+    }
+    score.checked()
 }
 
 /// Makes at once what measurements of this stream would wait for bit by bit ([`Device::prepare`](hecate_core::Device::prepare)):

@@ -63,4 +63,4 @@ pub mod schedule;
 pub mod tasks;
 mod trainer;
 
-pub use trainer::{FirstStates, PUBLISHED, Report, RunPlan, Settings, Standing, TEXT, Trainer};
+pub use trainer::{FirstStates, Material, PUBLISHED, Report, RunPlan, Settings, Standing, TEXT, Trainer};

@@ -3,6 +3,7 @@
 mod batch_source;
 mod files;
 mod guard;
+mod material;
 mod measure;
 mod scales;
 mod settings;
@@ -10,6 +11,7 @@ mod standing;
 mod step_graph;
 
 pub use files::{PUBLISHED, TEXT};
+pub use material::Material;
 pub use settings::{FirstStates, RunPlan, Settings};
 pub use standing::Standing;
 
@@ -22,7 +24,7 @@ use files::Best;
 use hecate_core::Backend;
 use hecate_models::{
     Architecture, Error, Interrupt, LanguageModel, Precision, Result,
-    text::{Text, TokenSource, Windows},
+    text::{Text, Windows},
 };
 use measure::{Measured, StepArrays};
 use scales::Scales;
@@ -225,7 +227,7 @@ impl<B: Backend> Trainer<B> {
     ///
     /// # Errors
     /// The device's own failures.
-    pub fn prepare<'a>(&mut self, text: impl Into<TokenSource<'a>>, tell: &mut dyn FnMut(usize)) -> Result<()> {
+    pub fn prepare<'a>(&mut self, text: impl Into<Material<'a>>, tell: &mut dyn FnMut(usize)) -> Result<()> {
         let (text, device) = (text.into(), self.model.device().clone());
         let source = self.source.clone();
         let mut work = || {
@@ -238,18 +240,18 @@ impl<B: Backend> Trainer<B> {
         Ok(())
     }
 
-    /// Draws windows of `text`, and learns them.
+    /// Draws windows of `text`, or some of these examples ([`Settings::batch`]), and learns them.
     ///
     /// # Errors
     /// [`Error::NonFinite`] if the loss or the gradients are not finite. It says where in the model the first one
     /// appeared; the weights are then unchanged. [`Error::Stopped`]: everything is then as before the step, which can be
     /// made again. A text that holds no window. The device's own failures.
-    pub fn step<'a>(&mut self, text: impl Into<TokenSource<'a>>) -> Result<Report> {
+    pub fn step<'a>(&mut self, text: impl Into<Material<'a>>) -> Result<Report> {
         self.step_of(text.into())
     }
 
-    /// [`Trainer::step`], once for all kinds of text.
-    fn step_of(&mut self, text: TokenSource<'_>) -> Result<Report> {
+    /// [`Trainer::step`], once for all that is learned from.
+    fn step_of(&mut self, text: Material<'_>) -> Result<Report> {
         self.check_sound()?;
         self.failed = true;
         let step = self.step + 1;
@@ -259,7 +261,8 @@ impl<B: Backend> Trainer<B> {
         let learning_rate = self.settings.schedule.rate(step);
         let count = u32::try_from(step).map_err(|_| Error::config("steps", step, "under 2^32"))?;
         let at = (count, learning_rate);
-        let Measured { loss, gradient_norm, maxima, unaligned, updated, arrays } = match self.measure(text, at) {
+        let Measured { loss, tokens, gradient_norm, maxima, unaligned, updated, arrays } = match self.measure(text, at)
+        {
             Ok(measured) if measured.is_finite() => measured,
             // Weights and moments change at the end of a step alone.
             Err(Error::Stopped) => {
@@ -277,7 +280,7 @@ impl<B: Backend> Trainer<B> {
         self.step = step;
         self.failed = false;
         self.due = self.finished() || step.is_multiple_of(self.plan.evaluate_every);
-        let (bytes, tokens) = (self.source.take_bytes(), self.settings.tokens_per_step());
+        let bytes = self.source.take_bytes();
         Ok(Report { step, loss, gradient_norm, learning_rate, bytes, tokens })
     }
 

@@ -23,7 +23,7 @@ pub struct LossGradients<B: Backend> {
 
 impl<B: Backend> LossGradients<B> {
     /// The mean loss in nats, and its gradients; waits for the device.
-    fn read(self) -> Result<(f64, Gradients<B>)> {
+    pub(super) fn read(self) -> Result<(f64, Gradients<B>)> {
         let sum: f32 = self.loss.to_f32()?.iter().sum();
         Ok((f64::from(sum) / self.count as f64, self.gradients))
     }
@@ -166,6 +166,11 @@ impl<B: Backend> LanguageModel<B> {
             let x = self.ids(inputs, batch).and_then(|ids| self.stream(&tape, &ids, next.as_mut()));
             x.and_then(|x| self.backward(tape, x, &self.targets(inputs, targets, batch)?)?.read())
         };
+        self.found_by(probe, outcome)
+    }
+
+    /// What a probe found, or else what is not finite of the pass that it watched.
+    pub(super) fn found_by(&self, probe: Probe, outcome: Result<(f64, Gradients<B>)>) -> Result<Option<NonFinite>> {
         // A kernel may have refused what the probe found before it.
         if let Some(non_finite) = probe.into_non_finite() {
             return Ok(Some(non_finite));
@@ -178,7 +183,7 @@ impl<B: Backend> LanguageModel<B> {
     }
 
     /// A tape for a pass that gathers gradients, with activations of the model's precision.
-    fn recording(&self, fp8_scales: Option<&Tensor<B>>) -> Result<Tape<'_, B>> {
+    pub(super) fn recording(&self, fp8_scales: Option<&Tensor<B>>) -> Result<Tape<'_, B>> {
         let tape = Tape::recording(&self.parameters).with_activations(self.precision.dtype());
         let tape = tape.interruptible(self.interrupt.as_ref());
         let fp8 = (self.precision == Precision::Fp8)
@@ -245,7 +250,7 @@ impl<B: Backend> LanguageModel<B> {
 }
 
 /// Mean of losses, summed in 64 bits.
-fn mean<B: Backend>(losses: &Tensor<B>) -> hecate_core::Result<f64> {
+pub(super) fn mean<B: Backend>(losses: &Tensor<B>) -> hecate_core::Result<f64> {
     let losses = losses.to_f32()?;
     Ok(losses.iter().copied().map(f64::from).sum::<f64>() / losses.len() as f64)
 }

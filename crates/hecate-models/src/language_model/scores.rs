@@ -103,6 +103,10 @@ impl<B: Backend> LanguageModel<B> {
             let sum = primitives::sum(&losses)?;
             loss = Some(loss.take().map_or(Ok(sum.clone()), |loss| primitives::add(&loss, &sum))?);
             let weight = weight.map_or_else(|| Ok(head.parameter(&tape)?.into_value()), Ok::<_, Error>)?;
+            if head.is_frozen(&tape) {
+                dx.push(primitives::matmul(&dlogits, &weight, Transpose::default())?);
+                return Ok(());
+            }
             // The head's gradient gathers in 32 bits.
             let onto = match (dweight.take(), weight.dtype()) {
                 (None, DType::F32) => None,
@@ -115,14 +119,14 @@ impl<B: Backend> LanguageModel<B> {
             dweight = Some(grads.b);
             Ok(())
         })?;
-        let (Some(loss), Some(dweight)) = (loss, dweight) else {
-            return Err(Error::config("targets", "none", "at least one"));
-        };
+        let loss = loss.ok_or_else(|| Error::config("targets", "none", "at least one"))?;
         let dx = primitives::concat(&dx.iter().collect::<Vec<_>>(), 0)?.reshape(x.value().shape().clone())?;
-        // Rows that fill the weight up have no gradient.
-        let dweight = primitives::narrow(&dweight, 0, 0, self.vocabulary_size())?;
-        let head = head.parameter(&tape)?;
-        let gradients = tape.backward_seeded([(x, dx), (head, dweight)])?;
+        let mut seeds = vec![(x, dx)];
+        if let Some(dweight) = dweight {
+            // Rows that fill the weight up have no gradient.
+            seeds.push((head.parameter(&tape)?, primitives::narrow(&dweight, 0, 0, self.vocabulary_size())?));
+        }
+        let gradients = tape.backward_seeded(seeds)?;
         Ok(LossGradients { loss, count, gradients, fp8: fp8.map(|pass| pass.found()) })
     }
 

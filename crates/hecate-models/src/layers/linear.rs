@@ -1,13 +1,16 @@
 //! Linear maps.
 
 use super::RmsNorm;
-use crate::{Builder, Init, MatrixId, ParameterId, Result, Tape, Var};
+use crate::{Builder, Init, MatrixId, ParameterId, Result, Tape, Var, parameters::Adapter};
 use hecate_core::{
     Backend, DType, GateLogit, Tensor,
     primitives::{ProjectionEnd, ProjectionInputs, Transpose},
 };
 
-/// `y = x Wᵀ + b`.
+/// How rows meet a `W [outputs, inputs]`.
+const TIMES_WEIGHT: Transpose = Transpose { a: false, b: true };
+
+/// `y = x Wᵀ + b`. Where `W` is frozen and has an adapter, `s (x Aᵀ) Bᵀ` more.
 #[derive(Clone, Copy, Debug)]
 pub struct Linear {
     weight: MatrixId,
@@ -129,7 +132,7 @@ impl Linear {
     ) -> Result<Vec<Var<B>>> {
         let weights = maps.iter().map(|map| map.weight(tape, x)).collect::<Result<Vec<_>>>()?;
         let mut outputs: Vec<usize> = weights.iter().map(|weight| weight.axes()[0]).collect();
-        let y = tape.matmul(x, &padded(tape, x, weights, multiple)?, Transpose { a: false, b: true })?;
+        let y = tape.matmul(x, &padded(tape, x, weights, multiple)?, TIMES_WEIGHT)?;
         let axis = y.axes().len() - 1;
         let padding = y.axes()[axis] - outputs.iter().sum::<usize>();
         if padding > 0 {
@@ -137,7 +140,7 @@ impl Linear {
         }
         let mut parts = tape.split(&y, axis, &outputs)?;
         parts.truncate(maps.len());
-        Ok(parts)
+        maps.iter().zip(parts).map(|(map, y)| map.adapted(tape, x, y)).collect()
     }
 
     /// Whether rows of the map's outputs are aligned for matrix units. In 32 bits it does not matter.
@@ -171,15 +174,19 @@ impl Linear {
         let learned = maps.iter().filter(|map| !map.is_quantized()).map(|map| map.stored(tape, x));
         let mut products = tape.matmul_each(x, &learned.collect::<Result<Vec<_>>>()?)?.into_iter();
         let product = |map: &Self| match map.weight {
-            MatrixId::Learned(_) => products.next().map_or_else(|| map.product(tape, x), Ok),
+            MatrixId::Learned(_) => match products.next() {
+                Some(y) => map.adapted(tape, x, y),
+                None => map.product(tape, x),
+            },
             MatrixId::Quantized(_) => map.product(tape, x),
         };
         maps.iter().map(product).collect()
     }
 
-    /// [`Linear::product`] of each of these maps with one `x`, where the device starts them together; their gradients too.
+    /// [`Linear::product`] of each of these maps with one `x`, where the device starts them together; their gradients too. Frozen
+    /// maps have none, and go one after another.
     pub(super) fn at_once<B: Backend>(tape: &Tape<'_, B>, maps: &[Self], x: &Var<B>) -> Result<Option<Vec<Var<B>>>> {
-        if tape.is_inert() || maps.iter().any(Self::is_quantized) {
+        if tape.is_inert() || maps.iter().any(|map| map.is_quantized() || map.is_frozen(tape)) {
             return Ok(None);
         }
         let weights = maps.iter().map(|map| map.weight(tape, x)).collect::<Result<Vec<_>>>()?;
@@ -192,7 +199,8 @@ impl Linear {
         // Gates keep 32 bits, and come after the maps that others follow.
         let stored = || maps.first().and_then(|map| map.stored(tape, x).ok()).map(|weight| weight.value().dtype());
         let fuses = |weights| x.value().device().fuses_projections(x.value().shape().rows(), weights);
-        wide && tape.is_inert() && !maps.iter().any(Self::is_quantized) && stored().is_some_and(fuses)
+        let plain = |map: &Self| !map.is_quantized() && map.adapter(tape).is_none();
+        wide && tape.is_inert() && maps.iter().all(plain) && stored().is_some_and(fuses)
     }
 
     /// [`Linear::product`] of each of these maps with `x`, or with rows of it after a norm, and what follows, in one call of
@@ -210,16 +218,38 @@ impl Linear {
         tape.project(&ProjectionInputs { x: x.value(), norm, weights: &weights, end })
     }
 
-    /// `x Wᵀ`, `[.., inputs]` to `[.., outputs]`, without the bias.
+    /// `x Wᵀ`, `[.., inputs]` to `[.., outputs]`, and what an adapter adds; without the bias.
     pub(super) fn product<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        match self.weight {
-            MatrixId::Learned(id) if tape.reads_stored(id)? => {
-                Ok(tape.matmul_each(x, &[self.stored(tape, x)?])?.remove(0))
+        let y = match self.weight {
+            MatrixId::Learned(id) if tape.reads_stored(id)? => tape.matmul_each(x, &[self.stored(tape, x)?])?.remove(0),
+            // Scales of 8-bit factors are those of what learns.
+            MatrixId::Learned(id) if self.narrow && !tape.is_frozen(id) => {
+                tape.linear(x, &self.weight(tape, x)?, id)?
             }
-            MatrixId::Learned(id) if self.narrow => tape.linear(x, &self.weight(tape, x)?, id),
-            MatrixId::Learned(_) => tape.matmul(x, &self.weight(tape, x)?, Transpose { a: false, b: true }),
-            MatrixId::Quantized(id) => tape.quantized_matmul(x, id),
+            MatrixId::Learned(_) => tape.matmul(x, &self.weight(tape, x)?, TIMES_WEIGHT)?,
+            MatrixId::Quantized(id) => tape.quantized_matmul(x, id)?,
+        };
+        self.adapted(tape, x, y)
+    }
+
+    /// The product `y` of `x` with what an adapter of the matrix adds to it: `y + s (x Aᵀ) Bᵀ`.
+    fn adapted<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, y: Var<B>) -> Result<Var<B>> {
+        let Some(Adapter { a, b, scale }) = self.adapter(tape) else { return Ok(y) };
+        let inner = tape.scale(scale, &tape.matmul(x, &tape.weight(a)?, TIMES_WEIGHT)?)?;
+        tape.add(&y, &tape.matmul(&inner, &tape.weight(b)?, TIMES_WEIGHT)?)
+    }
+
+    /// What is added to the matrix.
+    fn adapter<B: Backend>(&self, tape: &Tape<'_, B>) -> Option<Adapter> {
+        match self.weight {
+            MatrixId::Learned(id) => tape.adapter(id),
+            MatrixId::Quantized(_) => None,
         }
+    }
+
+    /// Whether the matrix learns no more, though it is one of 32 or 16 bits.
+    pub(crate) fn is_frozen<B: Backend>(&self, tape: &Tape<'_, B>) -> bool {
+        matches!(self.weight, MatrixId::Learned(id) if tape.is_frozen(id))
     }
 
     /// As [`Linear::weight`], in the type that it is stored in where that has fewer bits.

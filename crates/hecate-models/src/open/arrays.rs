@@ -15,6 +15,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
     io::{Read, Seek, SeekFrom},
+    ops::Range,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
@@ -78,6 +79,11 @@ impl Array {
         [self.shape.first().copied().unwrap_or(0), self.shape.iter().skip(1).product()]
     }
 
+    /// The name of the map whose weight it is.
+    pub(super) fn map(&self) -> Option<&str> {
+        self.name.strip_suffix(".weight")
+    }
+
     /// Whether it is of a part that is not built here, or a table that is computed.
     pub(super) fn is_ignored(&self) -> bool {
         ["mtp.", "model.visual.", "visual."].iter().any(|part| self.name.starts_with(part))
@@ -101,14 +107,24 @@ impl Arrays {
     /// # Errors
     /// [`Error::Io`]; [`Error::Checkpoint`] for no weights, files that are damaged, and names that come twice.
     pub(super) fn open(folder: &Path) -> Result<Self> {
-        let mut arrays = Self { shards: Vec::new(), all: Vec::new(), by_name: HashMap::new() };
         if is_there(&folder.join(ONE)) {
-            arrays.add(folder, ONE)?;
-        } else if is_there(&folder.join(INDEX)) {
-            arrays.add_indexed(folder)?;
-        } else {
+            return Self::of_file(folder, ONE);
+        }
+        if !is_there(&folder.join(INDEX)) {
             return Err(no_weights(folder));
         }
+        let mut arrays = Self { shards: Vec::new(), all: Vec::new(), by_name: HashMap::new() };
+        arrays.add_indexed(folder)?;
+        Ok(arrays)
+    }
+
+    /// Those of one file of this name.
+    ///
+    /// # Errors
+    /// As [`Arrays::open`].
+    pub(super) fn of_file(folder: &Path, name: &str) -> Result<Self> {
+        let mut arrays = Self { shards: Vec::new(), all: Vec::new(), by_name: HashMap::new() };
+        arrays.add(folder, name)?;
         Ok(arrays)
     }
 
@@ -186,6 +202,20 @@ impl Arrays {
     /// All arrays.
     pub(super) fn all(&self) -> &[Array] {
         &self.all
+    }
+
+    /// Appends the elements of some rows of an array, of a type that parameters are stored in.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(super) fn read_rows(&self, array: &Array, rows: Range<usize>, values: &mut Vec<f32>) -> Result<()> {
+        let (width, first) = (array.rows()[1], values.len());
+        // Types were looked at when the folder was opened, and rows are whole units.
+        let [count, unit] = array.dtype.unit().unwrap_or([1, 1]);
+        let row = (width / count * unit) as u64;
+        let place = (array.at + rows.start as u64 * row, rows.len() as u64 * row);
+        self.shards[array.shard].read(place, unit, &mut |bytes| array.dtype.widen(bytes, values))?;
+        array.change.undo(&mut values[first..], width)
     }
 
     /// The number of the array of this name.

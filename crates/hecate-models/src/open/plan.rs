@@ -157,6 +157,11 @@ impl Plan {
         &self.of_array[array]
     }
 
+    /// The pieces of a parameter, in the order of its rows.
+    pub(super) fn of_parameter(&self, parameter: usize) -> &[Piece] {
+        &self.of_parameter[parameter]
+    }
+
     /// A parameter's elements, read from their files.
     ///
     /// # Errors
@@ -167,14 +172,8 @@ impl Plan {
         };
         let mut values = memory::with_capacity("weights", self.parameters[parameter].1.count())?;
         for piece in &self.of_parameter[parameter] {
-            let array = &arrays.all()[piece.array];
-            let width = array.rows()[1];
-            // Types were looked at when the folder was opened, and rows are whole units.
-            let [count, unit] = array.dtype.unit().unwrap_or([1, 1]);
-            let row = (width / count * unit) as u64;
-            let (place, first) = ((array.at + piece.array_row as u64 * row, piece.rows as u64 * row), values.len());
-            arrays.shards()[array.shard].read(place, unit, &mut |bytes| array.dtype.widen(bytes, &mut values))?;
-            array.change.undo(&mut values[first..], width)?;
+            let rows = piece.array_row..piece.array_row + piece.rows;
+            arrays.read_rows(&arrays.all()[piece.array], rows, &mut values)?;
         }
         Ok(values)
     }

@@ -27,11 +27,7 @@ pub(super) fn folder<B: Backend>(
     to: &Path,
 ) -> Result<()> {
     check(plan, parameters)?;
-    fs::create_dir_all(to).map_err(Error::io("create", to))?;
-    if fs::read_dir(to).map_err(Error::io("read", to))?.next().is_some() {
-        let why = "there is something in it, and a model is written into an empty folder; name another";
-        return Err(Error::checkpoint(to, why));
-    }
+    make_empty(to)?;
     for (number, shard) in arrays.shards().iter().enumerate() {
         let own = arrays.all().iter().enumerate().filter(|(_, array)| array.shard == number);
         write_shard((shard, own), plan, parameters, &to.join(&shard.name))?;
@@ -45,8 +41,36 @@ pub(super) fn folder<B: Backend>(
     Ok(())
 }
 
+/// Makes a folder, unless it is there, and refuses one with files in it. Folders in it are somebody else's.
+pub(super) fn make_empty(to: &Path) -> Result<()> {
+    fs::create_dir_all(to).map_err(Error::io("create", to))?;
+    for entry in fs::read_dir(to).map_err(Error::io("read", to))? {
+        if !entry.and_then(|entry| entry.file_type()).map_err(Error::io("read", to))?.is_dir() {
+            let why = "there is something in it, and a model is written into an empty folder; name another";
+            return Err(Error::checkpoint(to, why));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses parameters that are not those of the plan, in 32 bits.
 fn check<B: Backend>(plan: &Plan, parameters: &Parameters<B>) -> Result<()> {
+    if !parameters.frozen().is_empty() {
+        let expected = "merged with it (`LanguageModel::merged`), or its adapter alone (`Opened::save_adapter`)";
+        return Err(Error::config("model", "one beside an adapter", expected));
+    }
+    check_names(plan, parameters)?;
+    match parameters.iter().find(|own| own.value.dtype() != DType::F32) {
+        None => Ok(()),
+        Some(own) => {
+            let expected = "f32: matrices that were rounded to generate with are not what the folder has";
+            Err(Error::config(&own.name, own.value.dtype(), expected))
+        }
+    }
+}
+
+/// Refuses parameters of other names or shapes than those of the plan.
+pub(super) fn check_names<B: Backend>(plan: &Plan, parameters: &Parameters<B>) -> Result<()> {
     check_count("model", parameters.len(), plan.parameters().len())?;
     for ((name, shape), own) in plan.parameters().iter().zip(parameters.iter()) {
         if own.name != *name || own.value.shape() != shape {
@@ -56,10 +80,6 @@ fn check<B: Backend>(plan: &Plan, parameters: &Parameters<B>) -> Result<()> {
                 found,
                 format!("`{name}` of shape {shape}: the folder's own model"),
             ));
-        }
-        if own.value.dtype() != DType::F32 {
-            let expected = "f32: matrices that were rounded to generate with are not what the folder has";
-            return Err(Error::config(name, own.value.dtype(), expected));
         }
     }
     Ok(())

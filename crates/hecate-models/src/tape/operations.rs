@@ -19,6 +19,11 @@ impl<'p, B: Backend> Tape<'p, B> {
             return Ok(Var::constant(value));
         }
         let (a, b) = (a.clone(), b.clone());
+        if b.is_constant() && !transpose.a {
+            // `dA = dout B'ᵀ`, and nobody wants the product that `dB` is.
+            let back = Transpose { a: false, b: !transpose.b };
+            return Ok(self.push_one(value, move |dy, slots| slots.add(a.slot, p::matmul(&dy, &b.value, back)?)));
+        }
         Ok(self.push_one(value, move |dy, slots| {
             // Kernels accumulate onto what other uses of `a` and `b` gave already.
             let onto = Operands { a: slots.take_partial(a.slot), b: slots.take_partial(b.slot) };

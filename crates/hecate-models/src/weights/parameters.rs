@@ -39,10 +39,10 @@ impl<B: Backend> Parameters<B> {
         self.iter().map(|parameter| (parameter.name.clone(), &parameter.value)).collect()
     }
 
-    /// A checksum of all names and values, in their order.
+    /// A checksum of all names and values, in their order; frozen ones first.
     pub(crate) fn checksum(&self) -> Result<String> {
         let mut all = Checksum::new(self.elements());
-        for Parameter { name, value, .. } in self.iter() {
+        for Parameter { name, value, .. } in self.frozen().iter().chain(self.iter()) {
             all.take(name.as_bytes());
             value.to_f32()?.iter().for_each(|x| all.take(&x.to_le_bytes()));
         }

@@ -1,10 +1,10 @@
 //! What passes learn: windows drawn at random, or the next ones of texts that are being read.
 
-use super::{FirstStates, Settings};
+use super::{FirstStates, Material, Settings};
 use hecate_core::Backend;
 use hecate_models::{
-    Cache, Error, LanguageModel, LossGradients, Result,
-    text::{TokenSource, Windows, windows},
+    Cache, Error, LanguageModel, LossGradients, Packed, Result,
+    text::{Examples, TokenSource, Windows, windows},
     weights::pack,
 };
 use serde::{Deserialize, Serialize};
@@ -123,13 +123,28 @@ impl<B: Backend> BatchSource<B> {
         Ok((TokenWindow { inputs, targets }, Some(cache)))
     }
 
+    /// The examples of the next pass.
+    pub(super) fn draw(&mut self, examples: &Examples, settings: &Settings) -> Result<Packed> {
+        if settings.carries() {
+            let expected = "1 with examples: each of them starts with fresh memories";
+            return Err(Error::config("carry", settings.carry, expected));
+        }
+        let numbers = self.windows.examples(examples.len(), settings.batch);
+        self.bytes = self.bytes.map(|before| before + examples.bytes(&numbers) as u64);
+        Ok(examples.packed(&numbers))
+    }
+
     /// The next pass.
     pub(super) fn learn(
         &mut self,
         model: &LanguageModel<B>,
-        text: TokenSource<'_>,
+        text: Material<'_>,
         settings: &Settings,
     ) -> Result<LossGradients<B>> {
+        let text = match text {
+            Material::Text(text) => text,
+            Material::Examples(examples) => return model.pass_packed(&self.draw(examples, settings)?),
+        };
         let (TokenWindow { inputs, targets }, cache) = self.next(model, text, settings)?;
         match cache {
             None => model.pass(&inputs, &targets, settings.batch),

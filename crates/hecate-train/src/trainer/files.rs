@@ -96,11 +96,15 @@ impl<B: Backend> Trainer<B> {
     /// # Errors
     /// As [`Trainer::resume`], and as [`Architecture::build`].
     pub fn resume_as<A: Architecture<B>>(device: &B, run: &Run) -> Result<Self> {
-        Self::resume_of(device, run, &blank::<B, A>)
+        Self::resume_with(device, run, &blank::<B, A>)
     }
 
-    /// [`Trainer::resume_as`], once for all models.
-    fn resume_of(device: &B, run: &Run, blank: Blank<B>) -> Result<Self> {
+    /// As [`Trainer::resume`], of a run whose model is what `blank` makes of its `config.json`, with other weights: one beside an
+    /// adapter, or one that others released.
+    ///
+    /// # Errors
+    /// As [`Trainer::resume`]; those of `blank`.
+    pub fn resume_with(device: &B, run: &Run, blank: Blank<B>) -> Result<Self> {
         let (step, files) = run.open(&PUBLISHED)?;
         let mut files = Opened { folder: run.checkpoint(step), files };
         let Training { step, best, due, settings, plan, windows, reading, scales } = files.training(step)?;

@@ -1,12 +1,12 @@
 //! Why a step cannot be made: the first element that is not finite, and its place.
 
 use super::{
-    Trainer,
+    Material, Trainer,
     batch_source::{BatchSource, TokenWindow},
     measure::{Measured, masks},
 };
 use hecate_core::Backend;
-use hecate_models::{At, Error, NonFinite, Place, Result, text::TokenSource};
+use hecate_models::{At, Error, NonFinite, Place, Result};
 
 impl<B: Backend> Measured<B> {
     /// What is not finite of these, without its place.
@@ -24,7 +24,7 @@ impl<B: Backend> Trainer<B> {
     /// by a probe, until the first element that is not finite; the weights are still those before the step.
     pub(super) fn explain(
         &mut self,
-        text: TokenSource<'_>,
+        text: Material<'_>,
         mut source: BatchSource<B>,
         outcome: Result<Measured<B>>,
     ) -> Error {
@@ -47,12 +47,22 @@ impl<B: Backend> Trainer<B> {
 
     /// Runs the passes of a step again, each as it was run, but that memories are carried on without dropping anything. None
     /// if every element is finite this time.
-    fn locate(&mut self, text: TokenSource<'_>, source: &mut BatchSource<B>) -> Result<Option<NonFinite>> {
+    fn locate(&mut self, text: Material<'_>, source: &mut BatchSource<B>) -> Result<Option<NonFinite>> {
         let batch = self.settings.batch;
         // Those of this step: a graph has them apart from the model.
         self.model.set_fp8_scales(self.fp8_scales()?);
         for pass in 0..self.settings.accumulate {
             self.model.set_masks(Some(masks(&self.settings, self.step, pass)));
+            let text = match text {
+                Material::Text(text) => text,
+                Material::Examples(examples) => {
+                    let packed = source.draw(examples, &self.settings)?;
+                    if let Some(non_finite) = self.model.first_non_finite_packed(&packed)? {
+                        return Ok(Some(non_finite));
+                    }
+                    continue;
+                }
+            };
             let (TokenWindow { inputs, targets }, mut cache) = source.next(&self.model, text, &self.settings)?;
             let carried = cache.as_deref().filter(|cache| cache.position() > 0);
             if let Some(non_finite) = self.model.first_non_finite(&inputs, &targets, batch, carried)? {

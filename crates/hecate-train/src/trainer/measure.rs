@@ -1,15 +1,17 @@
 //! Loss and gradients of the passes of one step.
 
-use super::{Settings, Trainer, scales::Scales};
+use super::{Material, Settings, Trainer, scales::Scales};
 use crate::optimizer;
 use hecate_core::{Backend, Tensor, primitives};
-use hecate_models::{Error, Gradients, LossGradients, Masks, Result, text::TokenSource};
+use hecate_models::{Error, Gradients, LossGradients, Masks, Result};
 use std::sync::Arc;
 
 /// What a step starts from: means over all its passes.
 pub(super) struct Measured<B: Backend> {
     /// Nats a token.
     pub(super) loss: f64,
+    /// Tokens with a loss.
+    pub(super) tokens: usize,
     /// Root of the squared norm, on the host.
     pub(super) gradient_norm: f64,
     /// The largest magnitudes of 8-bit factors, where there are such.
@@ -103,13 +105,13 @@ impl<B: Backend> StepResults<B> {
             maxima.iter_mut().zip(pass).for_each(|(most, more)| *most = most.max(*more));
         }
         let (unaligned, arrays) = (self.unaligned.clone(), Arc::clone(&self.arrays));
-        Ok(Measured { loss, gradient_norm, maxima, unaligned, updated, arrays })
+        Ok(Measured { loss, tokens: self.count, gradient_norm, maxima, unaligned, updated, arrays })
     }
 }
 
 impl<B: Backend> Trainer<B> {
     /// Loss and gradients of the next windows of `text`; the weights stay as they are.
-    pub(super) fn measure_call_by_call(&mut self, text: TokenSource<'_>) -> Result<Measured<B>> {
+    pub(super) fn measure_call_by_call(&mut self, text: Material<'_>) -> Result<Measured<B>> {
         let device = self.model.device().clone();
         self.model.set_fp8_scales(self.fp8_scales()?);
         let (settings, step) = (&self.settings, self.step);

@@ -5,7 +5,7 @@
 //! device moves nothing where the loss or the norm is not finite: the host sees that afterwards, and weights are as they were.
 
 use super::{
-    Trainer,
+    Material, Trainer,
     batch_source::TokenWindow,
     measure::{Measured, StepArrays, StepResults},
     scales::Scales,
@@ -41,9 +41,13 @@ impl<B: Backend> StepGraph<B> {
 impl<B: Backend> Trainer<B> {
     /// Loss and gradients of the next windows of `text`, through the graph where there is one.
     /// A graph makes the step `at` this count and learning rate too.
-    pub(super) fn measure(&mut self, text: TokenSource<'_>, at: (u32, f32)) -> Result<Measured<B>> {
+    pub(super) fn measure(&mut self, text: Material<'_>, at: (u32, f32)) -> Result<Measured<B>> {
+        let Material::Text(windows) = text else {
+            // Passes over examples have other lengths every time.
+            return self.measure_call_by_call(text);
+        };
         if let StepGraph::Captured { .. } = self.graph
-            && let Some(measured) = self.replay(text, at)?
+            && let Some(measured) = self.replay(windows, at)?
         {
             return Ok(measured);
         }
