@@ -145,21 +145,25 @@ impl<B: Backend> Opened<B> {
         }
     }
 
-    /// How `generation_config.json` says that tokens are drawn; none where it says nothing of it. What it leaves out is then as
-    /// transformers has it.
+    /// How `generation_config.json` says that tokens are drawn; none where it says nothing of it, and of a GGUF file. What it
+    /// leaves out is then as transformers has it.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Checkpoint`] for values of other types, or out of their ranges.
     pub fn sampling(&self) -> Result<Option<Sampling>> {
-        generation::sampling(&self.folder)
+        if self.metadata.is_some() { Ok(None) } else { generation::sampling(&self.path) }
     }
 
     /// How it writes conversations.
     ///
     /// # Errors
-    /// As [`ChatTemplate::open`].
+    /// As [`ChatTemplate::open`]; [`Error::Checkpoint`] for a GGUF file.
     pub fn chat_template(&self) -> Result<ChatTemplate> {
-        ChatTemplate::open(&self.folder)
+        if self.metadata.is_some() {
+            let why = "the chat template of a GGUF file is not read; converse with the model's own folder";
+            return Err(Error::checkpoint(&self.path, why));
+        }
+        ChatTemplate::open(&self.path)
     }
 
     /// What its tokens mean.

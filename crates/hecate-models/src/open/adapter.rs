@@ -67,7 +67,7 @@ impl<B: Backend> Opened<B> {
             arrays.extend(peft::arrays(array, factors, lora.rank));
         }
         write::make_empty(folder)?;
-        peft::write(folder, (lora, &self.folder), arrays)
+        peft::write(folder, (lora, &self.path), arrays)
     }
 
     /// Arrays with an adapter, and their numbers: what is not used here has none.

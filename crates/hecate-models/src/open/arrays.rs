@@ -129,7 +129,7 @@ impl Arrays {
     }
 
     /// These arrays of one file, whose names differ.
-    pub(super) fn of_file(path: &Path, file: File, all: Vec<Array>) -> Self {
+    pub(super) fn listed(path: &Path, file: File, all: Vec<Array>) -> Self {
         let by_name = all.iter().enumerate().map(|(i, array)| (array.name.clone(), i)).collect();
         let start = all.iter().map(|array| array.at).min().unwrap_or(0);
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -40,7 +40,7 @@ pub(super) fn open(path: &Path) -> Result<(Description, Arrays, Metadata)> {
     let width = fields.get("head_dim").and_then(serde_json::Value::as_u64).unwrap_or(0) as usize;
     let arrays = header.arrays.into_iter().map(|array| dialect.renamed(array, width, &guessing)).collect::<Vec<_>>();
     check_names(&arrays).map_err(|why| damaged(path, why))?;
-    Ok((Description::of(path, fields)?, Arrays::of_file(path, file, arrays), metadata))
+    Ok((Description::of(path, fields)?, Arrays::listed(path, file, arrays), metadata))
 }
 
 /// Refuses two arrays that are one of the model's.
