@@ -168,7 +168,9 @@ fn errors_are_of_the_session_that_has_them() {
     let mut foreign = session(&other, 3);
     let mut fresh = Session::new(&model, sampler(0)).expect("a session");
     let [first, second] = &mut good;
-    [&mut *first, &mut *second].into_iter().for_each(|session| drop(session.next(&model).expect("a token")));
+    for session in [&mut *first, &mut *second] {
+        session.next(&model).expect("a token");
+    }
     foreign.next(&other).expect("a token");
     let found = next_of_all(&model, &mut [first, &mut foreign, second, &mut fresh]);
     let failed: Vec<bool> = found.iter().map(Result::is_err).collect();
