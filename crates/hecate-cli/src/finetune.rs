@@ -138,6 +138,7 @@ impl FinetuneArgs {
             let why = "began with another --batch, --tokens, --lr, --precision or --seed; give what it began with";
             return Err(Error::file(run.folder(), why));
         }
+        // Longer or shorter than it began.
         if self.steps != trainer.settings().schedule.steps {
             trainer.extend(self.steps)?;
         }
@@ -186,6 +187,7 @@ impl<'a, B: Backend> Session<'a, B> {
         // A first step would wait for its kernels one by one, without a word.
         if !self.trainer.finished() {
             let progress = &self.progress;
+            // The bar says how many they are.
             self.trainer.prepare(self.data.material(), &mut |kernels| progress.compiling(kernels))?;
         }
         while !self.trainer.finished() && !self.stop.asked() {
@@ -241,10 +243,12 @@ impl<'a, B: Backend> Session<'a, B> {
     fn write(&self) -> Result<()> {
         let (model, out) = (self.trainer.model(), &self.arguments.out);
         let what = match (model.lora(), self.arguments.merge) {
+            // Without an adapter all of the model learned.
             (None, _) => {
                 self.opened.save(model, out)?;
                 "the model"
             }
+            // The model itself stayed as it was.
             (Some(_), false) => {
                 self.opened.save_adapter(model, out)?;
                 "the adapter"

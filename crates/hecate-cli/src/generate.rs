@@ -104,6 +104,7 @@ impl Job for GenerateArgs {
                 Released { model, vocabulary, ends: Vec::new(), sampling: Sampling::default() }
             }
         };
+        // Tokens that there are not cannot be preferred.
         self.sampling.check_bias(&released.vocabulary)?;
         let released = Released { model: stored(released.model, &self.precision)?, ..released };
         // Ctrl-C ends the program at once: there is nothing to save.

@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn any_words_are_a_command_or_refused() {
         // Digits are what is changed most: numbers are where flags have limits.
-        const LINES: [&str; 7] = [
+        const LINES: [&str; 8] = [
             "train --text a --tokens 9 --batch 9 --rate 0.1 --device cpu --seed 9 --dropout 0.1 --measure 9",
             "train --resume a --steps 9 --keep 9 --periods 1,9 --mixer cms --algorithm chunk:9",
             "finetune --model a --data a --out a --lora 9 --lora-alpha 9 --lora-targets a,b --steps 9 --lr 0.1",

@@ -20,6 +20,7 @@ use std::{
 
 /// Refuses what is neither a folder nor a file.
 pub(crate) fn check(path: &Path) -> Result<()> {
+    // Whether it is a GGUF file, its first bytes tell when it is opened.
     if path.is_file() {
         return Ok(());
     }
@@ -69,6 +70,7 @@ pub(crate) fn words<B: Backend>(opened: &Opened<B>) -> Result<(Vocabulary, Vec<u
 /// As [`open`], with an adapter of PEFT's in another folder beside it.
 pub(crate) fn open_adapted<B: Backend>(device: &B, path: &Path, adapter: Option<&Path>) -> Result<Released<B>> {
     let released = open(device, path)?;
+    // The folder is looked through once more: names of its arrays say what the adapter is of.
     let model = match adapter {
         Some(adapter) => Opened::open(device, path)?.read_adapter(released.model, adapter)?,
         None => released.model,
@@ -93,6 +95,7 @@ impl Job for Describe {
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
         // All of it is read before a line is printed: half a description helps nobody.
         let opened = Opened::open(device, &self.path)?;
+        // Small files, which are looked at before the arrays are counted.
         let (ends, sampling) = (opened.ends()?, opened.sampling()?);
         let mut out = stdout().lock();
         let mut line = |name: &str, what: String| writeln!(out, "{name:<11} {}", visible(&what));

@@ -5,26 +5,34 @@ use super::harness::Workspace;
 use super::released::with_words;
 use std::{fs, path::Path};
 
+/// A small model of the family `llama`, which has no tokenizer.
 fn llama() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/released/models/llama");
     path.to_str().expect("a path of letters").to_owned()
 }
 
+/// Each is told before weights are read, with the flag that mends it.
 #[test]
 fn flags_that_make_no_sense_are_refused() {
     let (workspace, model) = (Workspace::new(), llama());
     let base = ["finetune", "--model", &model, "--data", "lines.jsonl", "--out", "out"];
     let refused = |more: &[&str], status, told: &[&str]| workspace.run(&[&base, more].concat()).failed(status, told);
+    // Flags of an adapter need one.
     refused(&["--lora-alpha", "3"], 2, &["--lora"]);
     refused(&["--merge"], 2, &["--lora"]);
+    // Numbers that nothing learns with.
     refused(&["--lora", "0"], 1, &["rank"]);
     refused(&["--lora", "2", "--lora-alpha", "nan"], 1, &["alpha"]);
     refused(&["--steps", "0"], 1, &["steps"]);
+    // There is nothing to go on from.
     refused(&["--resume"], 1, &["out", "training", "no such folder"]);
+    // Texts cannot become tokens.
     refused(&[], 1, &["tokenizer.json", "missing"]);
+    // What others put into the folder stays there.
     fs::create_dir(workspace.path("out")).unwrap();
     fs::write(workspace.path("out/notes.txt"), "mine").unwrap();
     refused(&[], 1, &["out", "empty folder", "--out"]);
+    // A measurement is of one model, on one kind of data.
     let both = ["eval", "--model", &model, "--run", "a", "--text", "a"];
     workspace.run(&both).failed(2, &["--model", "--run"]);
     workspace.run(&["eval", "--adapter", "a", "--text", "a"]).failed(2, &["--model"]);
@@ -36,13 +44,16 @@ fn flags_that_make_no_sense_are_refused() {
 fn loss(workspace: &Workspace, flags: &[&str]) -> f64 {
     let told = workspace.run(&[&["eval", "--data", "lines.jsonl"], flags].concat());
     told.succeeded();
+    // Both lines were read.
     assert!(told.stdout.contains("2 examples"), "{told:?}");
     let line = told.stdout.lines().find(|line| line.starts_with("what is learned")).unwrap();
     let words: Vec<_> = line.split_whitespace().collect();
+    // Of the first line the completion and its end count, of the second the whole text and its end but for its first token.
     assert_eq!(&words[words.len() - 3..], ["5", "of", "5"], "{line}");
     words[3].parse().unwrap()
 }
 
+/// A model with a tokenizer, and two examples: a prompt with what follows it, and a text.
 #[cfg(feature = "tokenizer")]
 fn workspace() -> Workspace {
     let workspace = Workspace::new();
@@ -57,31 +68,38 @@ fn workspace() -> Workspace {
 #[test]
 fn an_adapter_learns_and_is_merged() {
     let workspace = workspace();
+    // Targets are named with and without the module that they are in.
     let flags = "finetune --model model --data lines.jsonl --lora 2 --lora-targets q_proj,mlp.up_proj,down_proj --batch 2 --lr 0.02";
     let tune = |more: &str| {
         let all: Vec<_> = flags.split(' ').chain(more.split(' ')).collect();
         workspace.run(&all)
     };
     tune("--out a --steps 20").succeeded();
+    // Other programs find there what they need.
     let config = fs::read_to_string(workspace.path("a/adapter_config.json")).unwrap();
     assert!(config.contains("\"mlp.up_proj\"") && config.contains("\"r\": 2"), "{config}");
     tune("--out merged --steps 20 --merge").succeeded();
+    // What was learned shows, beside the model and added to it.
     let before = loss(&workspace, &["--model", "model"]);
     let after = loss(&workspace, &["--model", "model", "--adapter", "a"]);
     assert!(after < 0.8 * before, "{before} and {after}");
     assert!((loss(&workspace, &["--model", "merged"]) - after).abs() <= 1e-4);
     // Twice the steps are another run's; what is done is not done again.
     tune("--out a --steps 20").failed(1, &["a", "empty folder"]);
+    // The result is put aside: the checkpoints alone are left.
     for file in ["adapter_config.json", "adapter_model.safetensors"] {
         fs::rename(workspace.path(&format!("a/{file}")), workspace.path(file)).unwrap();
     }
     tune("--out a --steps 20").failed(1, &["training", "--resume"]);
+    // Nothing goes on as another run than it began.
     tune("--out a --steps 20 --resume --seed 4").failed(1, &["began with another"]);
     let other = tune("--out a --steps 20 --resume --lora-alpha 9");
     other.failed(1, &["another model or adapter"]);
     tune("--out a --steps 20 --resume").succeeded();
+    // All steps were done, so the result is the same to the bit.
     let read = |path: &str| fs::read(workspace.path(path)).unwrap();
     assert!(read("a/adapter_model.safetensors") == read("adapter_model.safetensors"));
+    // A line that is not understood is named by its number.
     fs::write(workspace.path("lines.jsonl"), "{\"text\": \"w1 w2\"}\n{\"messages\": []}\n").unwrap();
     tune("--out b --steps 1").failed(1, &["lines.jsonl", "line 2", "messages"]);
 }
@@ -91,6 +109,7 @@ fn an_adapter_learns_and_is_merged() {
 #[test]
 fn a_model_learns_a_text() {
     let workspace = workspace();
+    // Five words that follow one another are soon known by heart.
     fs::write(workspace.path("text.txt"), "w4 w8 w15 w16 w23 ".repeat(40)).unwrap();
     let tune = |more: &str| {
         let flags =
@@ -98,9 +117,11 @@ fn a_model_learns_a_text() {
         workspace.run(&flags.split(' ').collect::<Vec<_>>())
     };
     tune("--steps 8").succeeded();
+    // The folder is as the model came, and can be opened as it was.
     for file in ["model.safetensors", "config.json", "tokenizer.json", "generation_config.json"] {
         assert!(workspace.path(&format!("whole/{file}")).exists(), "{file}");
     }
+    // Bits a byte of windows that begin with fresh memories.
     let measure = |model: &str| {
         let told = workspace.run(&["eval", "--model", model, "--text", "text.txt", "--fresh", "16"]);
         told.succeeded();
@@ -109,5 +130,6 @@ fn a_model_learns_a_text() {
     };
     let (before, after) = (measure("model"), measure("whole"));
     assert!(after < 0.8 * before, "{before} and {after}");
+    // Texts and examples are not learned in one run.
     tune("--steps 8 --out other --data lines.jsonl text.txt").failed(1, &["--data", "one kind"]);
 }

@@ -11,15 +11,18 @@ fn folder(name: &str) -> String {
     path.to_str().expect("a path of letters").to_owned()
 }
 
+/// What a folder is, without its weights; and what is wrong where it cannot be used.
 #[test]
 fn a_folder_is_told_and_not_changed() {
     let workspace = Workspace::new();
     let told = workspace.run(&["info", "--model", &folder("qwen3_5")]);
     told.succeeded();
+    // Family, sizes, types, and what the model has no use for.
     for part in ["qwen3_5_text in 3 layers", "41 in f32, of 1 file", "2 arrays of 34 bytes", "end tokens  2"] {
         assert!(told.stdout.contains(part), "`{part}` is not in {told:?}");
     }
     workspace.run(&["info", "--model", "nowhere"]).failed(1, &["nowhere", "no such folder", "--model"]);
+    // Tokens cannot be made of a prompt here.
     let without = folder("llama");
     workspace.run(&["generate", "--model", &without, "--prompt", "a"]).failed(1, &["tokenizer.json", "missing"]);
     workspace.run(&["generate", "--model", &without, "--run", "a", "--prompt", "a"]).failed(2, &["--model", "--run"]);
@@ -35,6 +38,7 @@ fn a_gguf_file_is_told_and_goes_on() {
     for part in ["llama in 2 layers", "2 in q4_k, 1 in q5_0", "of 1 file", "end tokens  2"] {
         assert!(told.stdout.contains(part), "`{part}` is not in {told:?}");
     }
+    // The name inside of the file is another than that of folders.
     let told = workspace.run(&["info", "--model", &file("qwen3_5_text")]);
     assert!(told.stdout.contains("qwen3_5_text in 3 layers"), "{told:?}");
     let generate = |name: &str| {
@@ -50,14 +54,17 @@ fn a_gguf_file_is_told_and_goes_on() {
             "9",
         ])
     };
+    // One was written without a tokenizer.
     generate("llama").failed(1, &["tokenizer.ggml.model", "missing"]);
     let text = generate("blocks");
+    // Without the feature the command says what it lacks.
     if cfg!(feature = "tokenizer") {
         text.succeeded();
         assert!(text.stdout.starts_with("the cat"), "{text:?}");
     } else {
         text.failed(1, &["tokenizer"]);
     }
+    // What is no file, and what is another one.
     workspace.run(&["info", "--model", "/dev/null"]).failed(1, &["/dev/null"]);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     workspace.run(&["info", "--model", script.to_str().unwrap()]).failed(1, &["no GGUF file"]);
