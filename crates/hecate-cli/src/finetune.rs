@@ -78,6 +78,7 @@ fn check_free(out: &Path) -> Result<()> {
 impl FinetuneArgs {
     /// Refuses to begin where there are checkpoints, and to go on where there are none.
     fn check_run(&self, run: &Run) -> Result<()> {
+        // Nobody goes on by mistake, and nobody begins over checkpoints of before.
         match run.latest()? {
             Some(_) if !self.resume => {
                 let why =
@@ -196,6 +197,7 @@ impl<'a, B: Backend> Session<'a, B> {
         // Ctrl-C breaks a step off: what is saved is a whole one.
         self.trainer.save(&self.run)?;
         self.progress.finish();
+        // The result is that of all steps: a part of them leaves checkpoints alone.
         if !self.trainer.finished() {
             self.progress.say("stopped and saved; go on with the same command and `--resume`");
             return Ok(ExitCode::from(stop::status()));

@@ -97,6 +97,7 @@ impl Job for GenerateArgs {
         }
         // A file that is missing is found before a model is loaded.
         let prompt = self.prompt.read()?;
+        // Of a run nothing says which tokens end a text.
         let released = match &self.model {
             Some(path) => released::open(device, path)?,
             None => {
@@ -189,6 +190,7 @@ pub(crate) fn ask(number: u64) -> Result<Option<String>> {
 fn next_line(input: &mut impl BufRead, number: u64) -> Result<Option<String>> {
     loop {
         let mut line = Vec::new();
+        // Lines are bytes here: one that is no text is passed over.
         let read = input.read_until(b'\n', &mut line).map_err(|error| Error::flag("standard input", error))?;
         if read == 0 {
             return Ok(None);

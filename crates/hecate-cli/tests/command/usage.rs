@@ -341,6 +341,7 @@ fn help_is_short_or_whole() {
     assert!(long.contains("Mixers:") && !short.contains("Mixers:"));
 }
 
+/// The CPU is on every machine.
 #[test]
 fn devices_are_listed() {
     let found = Workspace::new().run(&["devices"]);
@@ -361,6 +362,7 @@ fn a_run_that_diverges_says_where_and_keeps_its_checkpoint() {
     workspace.run(&["generate", "--prompt", "1", "--tokens", "3"]).succeeded();
 }
 
+/// A completion knows the subcommands and their flags.
 #[test]
 fn shells_complete_the_command() {
     // Every shell that clap can write for.
@@ -374,6 +376,7 @@ fn shells_complete_the_command() {
     Workspace::new().run(&["completions", "abacus"]).failed(2, &["abacus", "bash"]);
 }
 
+/// Where there is a GPU it is taken; a test machine has one in software at most.
 #[test]
 fn the_best_device_is_taken_and_said_to_be_no_gpu_where_it_is_none() {
     let workspace = Workspace::new();
@@ -387,6 +390,7 @@ fn the_best_device_is_taken_and_said_to_be_no_gpu_where_it_is_none() {
     workspace.run(&["generate", "--prompt", "1", "--tokens", "3", "--device", "reference"]).succeeded();
 }
 
+/// On standard error, and only where a variable asks for them.
 #[test]
 fn events_are_shown_where_they_are_asked_for() {
     let workspace = Workspace::new();
@@ -402,6 +406,7 @@ fn events_are_shown_where_they_are_asked_for() {
     told.failed(1, &["HECATE_LOG", "loud=very", "trace"]);
 }
 
+/// Forms compute the same, so runs of one seed have the same text.
 #[test]
 fn every_form_of_the_linear_rules_learns_and_writes_the_same() {
     let workspace = Workspace::new();
