@@ -1,6 +1,5 @@
 //! `hecate generate`: a trained model, or a released one, continues a prompt, or one prompt after another.
 
-mod stops;
 mod writer;
 
 use crate::{

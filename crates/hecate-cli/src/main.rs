@@ -6,6 +6,7 @@
 //! * `train` (`train/`): flags to a configuration, the training loop, the record and the picture of a run;
 //! * `generate`, `eval` and `quantize`: a trained model, found by `runs`; `info` describes runs. What others released is in
 //!   `released`;
+//! * `serve` (feature `serve`): such a model for clients of `hecate-serve`;
 //! * `check` and `bench` (feature `check`): conformance, speed, and made-up tasks;
 //! * `devices`: what there is on this machine.
 //!
@@ -33,6 +34,8 @@ mod progress;
 mod quantize;
 mod released;
 mod runs;
+#[cfg(feature = "serve")]
+mod serve;
 mod settings;
 mod sources;
 mod stop;
@@ -76,6 +79,9 @@ enum Action {
     /// Continue a prompt with a trained model, or with one that others released.
     #[command(allow_negative_numbers = true)]
     Generate(generate::GenerateArgs),
+    /// Serve a trained model, or a released one, to OpenAI's clients.
+    #[cfg(feature = "serve")]
+    Serve(serve::ServeArgs),
     /// Measure how well a trained model predicts a text.
     #[command(allow_negative_numbers = true)]
     Eval(eval::EvalArgs),
@@ -161,6 +167,8 @@ fn run(action: Action) -> error::Result<ExitCode> {
     match action {
         Action::Train(arguments) => train::run(*arguments),
         Action::Generate(arguments) => generate::run(arguments),
+        #[cfg(feature = "serve")]
+        Action::Serve(arguments) => serve::run(arguments),
         Action::Eval(arguments) => eval::run(arguments),
         Action::Quantize(arguments) => quantize::run(arguments),
         #[cfg(feature = "check")]
