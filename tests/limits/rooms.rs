@@ -8,7 +8,7 @@ use super::{Source, code, sources};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Crates whose rooms are in order, and between how many pairs of rooms an arrow may lead up.
-const CRATES: [(&str, usize); 3] = [("hecate-core", 4), ("hecate-models", 0), ("hecate-train", 0)];
+const CRATES: [(&str, usize); 4] = [("hecate-core", 4), ("hecate-models", 0), ("hecate-serve", 0), ("hecate-train", 0)];
 /// Most files of a ring.
 const RING: usize = 3;
 

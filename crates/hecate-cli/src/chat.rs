@@ -120,7 +120,7 @@ fn listen(answering: Arc<AtomicBool>) -> Result<Stop> {
 }
 
 /// Tokens that end an answer: those that end texts, and that which the template ends what the model says with.
-fn ends<B: Backend>(released: &Released<B>, template: &ChatTemplate) -> Result<Vec<u32>> {
+pub(crate) fn ends<B: Backend>(released: &Released<B>, template: &ChatTemplate) -> Result<Vec<u32>> {
     let mut ends = released.ends.clone();
     if let Some(end) = template.end() {
         // One that is several tokens is no token.

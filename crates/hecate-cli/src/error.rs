@@ -25,6 +25,10 @@ pub(crate) enum Error {
     /// A file or folder that the system refuses.
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
+    /// The server.
+    #[cfg(feature = "serve")]
+    #[error(transparent)]
+    Serve(#[from] hecate_serve::Error),
     /// Standard output is closed or full.
     #[error("cannot write to the terminal: {0}")]
     Output(#[from] io::Error),

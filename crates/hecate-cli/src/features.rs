@@ -5,7 +5,8 @@ use hecate::{BackendKind, models::Vocabulary};
 /// Features of the package, as Cargo takes them, and whether this build has them.
 fn features() -> impl Iterator<Item = (&'static str, bool)> {
     let backends = BackendKind::ALL.map(|backend| (backend.name(), backend.is_built_in()));
-    backends.into_iter().chain([("tokenizer", Vocabulary::READS_TOKENIZERS)])
+    let own = [("serve", cfg!(feature = "serve")), ("tokenizer", Vocabulary::READS_TOKENIZERS)];
+    backends.into_iter().chain(own)
 }
 
 /// What to type in the repository's folder for a program with what this one has and `lacking`. Every later `hecate` is that

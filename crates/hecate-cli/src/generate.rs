@@ -1,7 +1,6 @@
 //! `hecate generate`: a trained model, or a released one, continues a prompt, or one prompt after another.
 
 mod sampling;
-mod stops;
 mod writer;
 
 pub(crate) use sampling::{SamplingArgs, said};

@@ -7,6 +7,7 @@
 //! * `finetune` (`finetune/`): a released model or an adapter beside it learns, from texts or examples;
 //! * `generate`, `eval` and `quantize`: a trained model, found by `runs`; `info` describes runs. What others released is in
 //!   `released`, and `chat` converses with it;
+//! * `serve` (feature `serve`): such a model for clients of `hecate-serve`;
 //! * `check` and `bench` (feature `check`): conformance, speed, and made-up tasks;
 //! * `devices`: what there is on this machine.
 //!
@@ -36,6 +37,8 @@ mod progress;
 mod quantize;
 mod released;
 mod runs;
+#[cfg(feature = "serve")]
+mod serve;
 mod settings;
 mod sources;
 mod stop;
@@ -82,6 +85,9 @@ enum Action {
     /// Converse with a model that others released.
     #[command(allow_negative_numbers = true)]
     Chat(chat::ChatArgs),
+    /// Serve a trained model, or a released one, to OpenAI's clients.
+    #[cfg(feature = "serve")]
+    Serve(serve::ServeArgs),
     /// Teach a released model more, or an adapter beside it.
     #[command(allow_negative_numbers = true)]
     Finetune(Box<finetune::FinetuneArgs>),
@@ -172,6 +178,8 @@ fn run(action: Action) -> error::Result<ExitCode> {
         Action::Generate(arguments) => generate::run(arguments),
         Action::Chat(arguments) => chat::run(arguments),
         Action::Finetune(arguments) => finetune::run(*arguments),
+        #[cfg(feature = "serve")]
+        Action::Serve(arguments) => serve::run(arguments),
         Action::Eval(arguments) => eval::run(arguments),
         Action::Quantize(arguments) => quantize::run(arguments),
         #[cfg(feature = "check")]

@@ -19,6 +19,8 @@ mod command {
     mod prepared;
     mod quantize;
     mod released;
+    #[cfg(all(unix, feature = "serve"))]
+    mod serving;
     mod settings;
     #[cfg(unix)]
     mod stopping;

@@ -2,8 +2,10 @@
 
 mod device_draws;
 mod session;
+mod stops;
 
 pub use session::{Session, next_of_all};
+pub use stops::Stops;
 
 use crate::{Cache, Error, LanguageModel, Result, sampling::Sampler};
 use hecate_core::{Backend, Capture, CapturedStep, Host, Tensor};

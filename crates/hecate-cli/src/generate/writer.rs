@@ -1,8 +1,7 @@
 //! What a model writes, on its way to standard output.
 
-use super::stops::Stops;
 use crate::{error::Result, visible::visible};
-use hecate::models::{Decoder, Vocabulary};
+use hecate::models::{Decoder, Vocabulary, generate::Stops};
 use std::io::{Write, stdout};
 
 /// Writes tokens as text, each character as soon as it is whole. A token may hold a part of a character, or several.
@@ -13,14 +12,14 @@ pub(crate) struct Writer<'a> {
     bytes: bool,
     /// Control characters go out as they are.
     raw: bool,
-    stops: Stops<'a>,
+    stops: Stops,
 }
 
 impl<'a> Writer<'a> {
     /// Before the first token; the text ends at any of `stops`.
-    pub(crate) fn new(vocabulary: &'a Vocabulary, raw: bool, stops: &'a [String]) -> Self {
+    pub(crate) fn new(vocabulary: &'a Vocabulary, raw: bool, stops: &[String]) -> Self {
         let bytes = raw && matches!(vocabulary, Vocabulary::Bytes);
-        Self { decoder: vocabulary.decoder(), bytes, raw, stops: Stops::new(stops) }
+        Self { decoder: vocabulary.decoder(), bytes, raw, stops: Stops::new(stops.to_vec()) }
     }
 
     /// The text that is written goes on after these tokens.

@@ -1,28 +1,28 @@
 //! Texts at which a continuation ends.
 
 /// Lets text through until one of the texts at which it ends is there. What may be the start of one is held back.
-#[derive(Debug)]
-pub(super) struct Stops<'a> {
-    stops: &'a [String],
+#[derive(Clone, Debug)]
+pub struct Stops {
+    stops: Vec<String>,
     /// Not let through yet.
     held: Vec<u8>,
     /// One of the texts was met.
     met: bool,
 }
 
-impl<'a> Stops<'a> {
-    /// Before the first byte; none of the texts is empty.
-    pub(super) fn new(stops: &'a [String]) -> Self {
+impl Stops {
+    /// Before the first byte. An empty text is met at once.
+    pub fn new(stops: Vec<String>) -> Self {
         Self { stops, held: Vec::new(), met: false }
     }
 
     /// Whether the text has ended.
-    pub(super) fn met(&self) -> bool {
+    pub fn met(&self) -> bool {
         self.met
     }
 
     /// What can be shown now that these bytes have come.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
+    pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         // Never longer than the longest of the texts and what comes at once.
         self.held.extend(bytes);
         // The first place counts, whichever text it is of.
@@ -40,7 +40,7 @@ impl<'a> Stops<'a> {
     }
 
     /// What was held back for nothing. From here on another text may end.
-    pub(super) fn finish(&mut self) -> Vec<u8> {
+    pub fn finish(&mut self) -> Vec<u8> {
         self.met = false;
         std::mem::take(&mut self.held)
     }
@@ -48,6 +48,9 @@ impl<'a> Stops<'a> {
 
 /// Where these bytes begin in the text.
 fn find(text: &[u8], bytes: &[u8]) -> Option<usize> {
+    if bytes.is_empty() {
+        return Some(0);
+    }
     text.windows(bytes.len()).position(|window| window == bytes)
 }
 
@@ -59,7 +62,7 @@ mod tests {
     fn through(stops: &[&str], text: &str) -> (String, bool) {
         let stops: Vec<String> = stops.iter().map(|&stop| stop.to_owned()).collect();
         // As tokens come: the smallest part of a text that there is.
-        let (mut all, mut out) = (Stops::new(&stops), Vec::new());
+        let (mut all, mut out) = (Stops::new(stops), Vec::new());
         for byte in text.bytes() {
             out.extend(all.push(&[byte]));
             if all.met() {
@@ -79,13 +82,13 @@ mod tests {
         assert_eq!(through(&["aab"], "aaab"), ("a".to_owned(), true));
         assert_eq!(through(&["stop"], "sto sto"), ("sto sto".to_owned(), false));
         assert_eq!(through(&[], "text"), ("text".to_owned(), false));
+        assert_eq!(through(&[""], "text"), (String::new(), true));
         assert_eq!(through(&["é"], "caf\u{e8} caf\u{e9}"), ("caf\u{e8} caf".to_owned(), true));
     }
 
     #[test]
     fn what_cannot_be_a_start_is_shown_at_once() {
-        let stops = ["END".to_owned()];
-        let mut all = Stops::new(&stops);
+        let mut all = Stops::new(vec!["END".to_owned()]);
         // A reader sees all but the letter that may be the first of three.
         assert_eq!(all.push(b"text E"), b"text ");
         assert_eq!(all.push(b"x"), b"Ex");

@@ -1,0 +1,220 @@
+//! Texts on their way to a client: all at once, or as they are written.
+
+use super::{
+    App, answered,
+    writing::{Ordered, random},
+};
+use crate::{
+    order::{Event, Reason},
+    refusal::Refusal,
+};
+use axum::{
+    http::StatusCode,
+    response::{
+        IntoResponse, Response,
+        sse::{self, KeepAlive, Sse},
+    },
+};
+use futures_util::stream;
+use serde_json::{Value, json};
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// Which of OpenAI's two forms an answer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Completion,
+    Chat,
+}
+
+impl Form {
+    /// What ids begin with, and what an answer and a part of one are called.
+    fn names(self) -> [&'static str; 3] {
+        match self {
+            Self::Completion => ["cmpl", "text_completion", "text_completion"],
+            Self::Chat => ["chatcmpl", "chat.completion", "chat.completion.chunk"],
+        }
+    }
+
+    /// A whole text.
+    fn whole(self, index: usize, text: &str, reason: Reason) -> Value {
+        let reason = reason.name();
+        match self {
+            Self::Completion => json!({"index": index, "text": text, "logprobs": null, "finish_reason": reason}),
+            Self::Chat => json!({
+                "index": index, "message": {"role": "assistant", "content": text, "refusal": null},
+                "logprobs": null, "finish_reason": reason,
+            }),
+        }
+    }
+
+    /// A part of a text, or its end.
+    fn part(self, index: usize, text: Option<&str>, reason: Option<Reason>) -> Value {
+        let reason = reason.map(Reason::name);
+        match (self, text) {
+            (Self::Completion, text) => {
+                json!({"index": index, "text": text.unwrap_or_default(), "logprobs": null, "finish_reason": reason})
+            }
+            (Self::Chat, Some(text)) => json!({"index": index, "delta": {"content": text}, "finish_reason": reason}),
+            (Self::Chat, None) => json!({"index": index, "delta": {}, "finish_reason": reason}),
+        }
+    }
+}
+
+/// What is said of the texts that were ordered.
+#[derive(Debug)]
+///
+/// An answer of several texts counts them down: it is done when all have ended, in whatever order.
+pub(super) struct Answer {
+    form: Form,
+    id: String,
+    created: u64,
+    model: String,
+    ordered: Ordered,
+    /// What stands before each text.
+    before: Vec<String>,
+    /// Texts that are done, and tokens of them.
+    done: usize,
+    written: usize,
+    /// Parts of a stream that are ready.
+    ready: VecDeque<String>,
+}
+
+impl Answer {
+    /// Before the first event.
+    pub(super) fn new(app: &App, form: Form, ordered: Ordered) -> Self {
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let (id, model) = (format!("{}-{:016x}", form.names()[0], random()), app.id.clone());
+        let (before, ready) = (Vec::new(), VecDeque::new());
+        Self { form, id, created, model, ordered, before, done: 0, written: 0, ready }
+    }
+
+    /// The same, with a text before the continuations of each prompt; none at all for none.
+    pub(super) fn after(mut self, prompts: Vec<String>) -> Self {
+        let each = self.ordered.texts / prompts.len().max(1);
+        self.before = prompts.into_iter().flat_map(|prompt| std::iter::repeat_n(prompt, each)).collect();
+        self
+    }
+
+    /// Tells all texts together, or each token at once.
+    ///
+    /// # Errors
+    /// What kept the first token from being written; without a stream also any later one.
+    pub(super) async fn respond(self, stream: bool, usage: bool) -> Result<Response, Refusal> {
+        if stream { self.streamed(usage).await } else { self.whole().await }
+    }
+
+    /// The next of what becomes of the texts.
+    async fn event(&mut self) -> Result<Event, Refusal> {
+        match self.ordered.events.recv().await {
+            Some(Event::Failed(refusal)) => Err(refusal),
+            Some(event) => Ok(event),
+            None => Err(Refusal::stopping()),
+        }
+    }
+
+    /// All texts in one answer. A text that fails later than others were done fails them all.
+    async fn whole(mut self) -> Result<Response, Refusal> {
+        let mut texts = vec![String::new(); self.ordered.texts];
+        self.before.iter().zip(&mut texts).for_each(|(before, text)| text.push_str(before));
+        let mut reasons = vec![Reason::Length; self.ordered.texts];
+        while self.done < self.ordered.texts {
+            match self.event().await? {
+                Event::Text { index, text } => texts[index].push_str(&text),
+                Event::Ended { index, reason, tokens } => {
+                    reasons[index] = reason;
+                    self.count(tokens);
+                }
+                Event::Failed(refusal) => return Err(refusal),
+            }
+        }
+        let choices = texts.iter().zip(reasons).enumerate();
+        let choices: Vec<_> = choices.map(|(i, (text, reason))| self.form.whole(i, text, reason)).collect();
+        let mut value = self.value(self.form.names()[1], choices);
+        value["usage"] = self.usage();
+        Ok(answered(StatusCode::OK, &value))
+    }
+
+    /// Each token as an event, then the end of every text, then `[DONE]`.
+    ///
+    /// The stream holds the receiver of events: dropped with the connection, it tells the model's thread that nobody reads.
+    async fn streamed(mut self, usage: bool) -> Result<Response, Refusal> {
+        // A request that comes to nothing before its first token is answered by a status.
+        let first = self.event().await?;
+        for index in 0..self.ordered.texts {
+            match (self.form, self.before.get(index)) {
+                (Form::Chat, _) => self.tell(json!({"index": index, "delta": {"role": "assistant", "content": ""}})),
+                (Form::Completion, Some(before)) => self.tell(self.form.part(index, Some(before), None)),
+                (Form::Completion, None) => {}
+            }
+        }
+        self.happened(Ok(first), usage);
+        let parts = stream::unfold(self, move |mut answer| async move {
+            while answer.ready.is_empty() {
+                if answer.done == answer.ordered.texts {
+                    return None;
+                }
+                let event = answer.event().await;
+                answer.happened(event, usage);
+            }
+            let part = answer.ready.pop_front()?;
+            Some((Ok::<_, Infallible>(sse::Event::default().data(part)), answer))
+        });
+        Ok(Sse::new(parts).keep_alive(KeepAlive::default()).into_response())
+    }
+
+    /// Makes parts of a stream of what became of a text.
+    /// Texts of several prompts come mixed, and `index` tells them apart.
+    fn happened(&mut self, event: Result<Event, Refusal>, usage: bool) {
+        match event {
+            Ok(Event::Text { index, text }) => self.tell(self.form.part(index, Some(&text), None)),
+            Ok(Event::Ended { index, reason, tokens }) => {
+                self.tell(self.form.part(index, None, Some(reason)));
+                self.count(tokens);
+                if self.done == self.ordered.texts {
+                    self.finish(usage);
+                }
+            }
+            Ok(Event::Failed(refusal)) | Err(refusal) => {
+                // The status is long sent: clients raise what has an error object.
+                self.ready.push_back(refusal.object().to_string());
+                self.done = self.ordered.texts;
+            }
+        }
+    }
+
+    /// The end of a stream.
+    fn finish(&mut self, usage: bool) {
+        if usage {
+            let mut value = self.value(self.form.names()[2], Vec::new());
+            value["usage"] = self.usage();
+            self.ready.push_back(value.to_string());
+        }
+        self.ready.push_back("[DONE]".to_owned());
+    }
+
+    /// Adds a part to the stream.
+    fn tell(&mut self, choice: Value) {
+        self.ready.push_back(self.value(self.form.names()[2], vec![choice]).to_string());
+    }
+
+    /// Another text is done.
+    fn count(&mut self, tokens: usize) {
+        self.done += 1;
+        self.written += tokens;
+    }
+
+    /// What every answer and every part of one says.
+    fn value(&self, object: &str, choices: Vec<Value>) -> Value {
+        json!({"id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices})
+    }
+
+    /// Tokens read and written, of all texts together.
+    fn usage(&self) -> Value {
+        let (read, written) = (self.ordered.read, self.written);
+        json!({"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written})
+    }
+}

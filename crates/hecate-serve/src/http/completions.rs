@@ -1,0 +1,88 @@
+//! `/v1/completions`: prompts that go on.
+
+use super::{
+    App,
+    answer::{Answer, Form},
+    body,
+    writing::{Manner, encode, tokens},
+};
+use crate::{
+    fields::{Fields, shown},
+    refusal::Refusal,
+};
+use axum::{
+    extract::{Request, State},
+    response::Response,
+};
+use hecate_models::Result as Found;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Tokens that are written where a request does not say how many, as OpenAI has it.
+const TOKENS: usize = 16;
+
+/// Prompts as they came.
+#[derive(Debug)]
+enum Prompts {
+    Texts(Vec<String>),
+    Tokens(Vec<Vec<u32>>),
+}
+
+/// Continues prompts.
+pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
+    let mut fields = body::fields(&app, request).await?;
+    let prompts = prompts(fields.take("prompt"))?;
+    let most = tokens(&app, &mut fields, &["max_tokens"])?;
+    let manner = Manner::take(&app, &mut fields, Some(most.unwrap_or(TOKENS)))?;
+    let echo = fields.flag("echo")?;
+    refuse_others(fields)?;
+    let (prompts, texts) = match prompts {
+        Prompts::Texts(texts) => (encode(&app, texts.clone()).await?, texts),
+        Prompts::Tokens(prompts) if echo => {
+            // What is no token is refused before anything is made of it.
+            let texts = prompts.iter().map(|prompt| app.vocabulary.decode(prompt)).collect::<Found<Vec<_>>>();
+            (prompts, texts?)
+        }
+        Prompts::Tokens(prompts) => (prompts, Vec::new()),
+    };
+    let (stream, usage) = (manner.stream, manner.usage);
+    let answer = Answer::new(&app, Form::Completion, manner.order(&app, prompts)?);
+    answer.after(if echo { texts } else { Vec::new() }).respond(stream, usage).await
+}
+
+/// Refuses what would change the answer.
+///
+/// What is neither taken before nor here is a field of a later version or a slip of the pen.
+fn refuse_others(mut fields: Fields) -> Result<(), Refusal> {
+    if let Some(found) = fields.take("logprobs") {
+        // 0 asks for the token that was drawn; none asks for nothing.
+        if found != Value::Bool(false) {
+            return Err(Refusal::unsupported("logprobs", "leave it out"));
+        }
+    }
+    fields.without("suffix", "leave it out; the model writes at the end of a text alone")?;
+    fields.finish()
+}
+
+/// A text, a list of texts, tokens, or a list of lists of tokens.
+///
+/// A list of numbers is one prompt of tokens, and a list of lists has a prompt in each; an empty list is no prompt.
+fn prompts(found: Option<Value>) -> Result<Prompts, Refusal> {
+    let found = found.ok_or_else(|| Refusal::field("prompt", "missing", "a text to continue"))?;
+    let token = |value: &Value| value.as_u64().and_then(|token| u32::try_from(token).ok());
+    let prompt = |value: &Value| value.as_array()?.iter().map(token).collect::<Option<Vec<u32>>>();
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let read = match &found {
+        Value::String(text) => Some(Prompts::Texts(vec![text.clone()])),
+        Value::Array(list) if list.iter().all(Value::is_string) => {
+            list.iter().map(text).collect::<Option<_>>().map(Prompts::Texts)
+        }
+        Value::Array(list) if list.iter().all(Value::is_array) => {
+            list.iter().map(prompt).collect::<Option<_>>().map(Prompts::Tokens)
+        }
+        one => prompt(one).map(|prompt| Prompts::Tokens(vec![prompt])),
+    };
+    read.ok_or_else(|| {
+        Refusal::field("prompt", shown(&found), "a text, a list of texts, tokens, or a list of lists of tokens")
+    })
+}

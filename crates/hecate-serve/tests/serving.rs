@@ -1,0 +1,16 @@
+//! A server on a real socket, and what clients get from it.
+//!
+//! * `texts`: a text is what the library writes, in all the ways to ask for it
+//! * `sessions`: a text goes on later, and in another server
+//! * `limits`: what is refused, and what is let go
+//! * `malformed`: requests that nobody should send
+//!
+//! The command as a process is in the tests of `hecate-memory-cli`.
+
+mod serving {
+    mod harness;
+    mod limits;
+    mod malformed;
+    mod sessions;
+    mod texts;
+}
