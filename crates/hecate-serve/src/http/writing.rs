@@ -165,7 +165,7 @@ fn samplers(app: &App, fields: &mut Fields) -> Result<Vec<Sampler>, Refusal> {
     let top_k = fields.whole("top_k", 0..=usize::MAX)?.unwrap_or(0);
     let seed = fields.seed("seed")?.unwrap_or_else(random);
     let of = |i: u64| if i == 0 { seed } else { Random::stream(seed, i).bits() };
-    let sampler = |i| Sampler::new(Sampling { temperature, top_k, top_p, seed: of(i) });
+    let sampler = |i| Sampler::new(Sampling { temperature, top_k, top_p, seed: of(i), ..Sampling::default() });
     // A padded model has scores of tokens that nobody can read.
     (0..count as u64).map(|i| Ok(sampler(i)?.of(&app.vocabulary))).collect()
 }
