@@ -28,7 +28,7 @@ pub(crate) enum Error {
     /// The server.
     #[cfg(feature = "serve")]
     #[error(transparent)]
-    Serve(#[from] hecate_serve::Error),
+    Serve(Box<hecate_serve::Error>),
     /// Standard output is closed or full.
     #[error("cannot write to the terminal: {0}")]
     Output(#[from] io::Error),
@@ -51,6 +51,14 @@ impl From<hecate::models::Error> for Error {
             }
             error => Self::Model(error),
         }
+    }
+}
+
+#[cfg(feature = "serve")]
+impl From<hecate_serve::Error> for Error {
+    fn from(error: hecate_serve::Error) -> Self {
+        // All others would be as large as this one.
+        Self::Serve(Box::new(error))
     }
 }
 

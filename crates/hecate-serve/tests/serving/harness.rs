@@ -23,7 +23,7 @@ pub(crate) fn model(seed: u64) -> LanguageModel<Cpu> {
 
 /// How requests of these tests draw unless they say otherwise.
 pub(crate) fn sampling(seed: u64) -> Sampling {
-    Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed }
+    Sampling { temperature: 1.0, top_p: 1.0, seed, ..Sampling::default() }
 }
 
 /// What the library writes after a prompt.

@@ -19,7 +19,10 @@ fn a_completion_is_what_the_library_writes() {
     // Each setting reaches the sampler.
     let settings = json!({"temperature": 0.5, "top_p": 0.7, "top_k": 5});
     let found = server.complete(&with(asked("to be ", 40, 7), settings));
-    assert_eq!(found, expected("to be ", 40, Sampling { temperature: 0.5, top_p: 0.7, top_k: 5, seed: 7 }));
+    assert_eq!(
+        found,
+        expected("to be ", 40, Sampling { temperature: 0.5, top_p: 0.7, top_k: 5, seed: 7, ..Sampling::default() })
+    );
     // Without a seed each text is another one, and 16 tokens long.
     let two = [0, 1].map(|_| server.post("/v1/completions", &json!({"prompt": "to be "})).succeeded());
     assert_ne!(two[0]["choices"], two[1]["choices"]);
