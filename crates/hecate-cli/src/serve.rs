@@ -104,6 +104,7 @@ impl ServeArgs {
     /// The port is taken, so that nobody waits for weights in vain.
     fn listen(&self) -> Result<TcpListener> {
         let refused = |error| Error::flag("--port", format!("{} on {}: {error}; name another", self.port, self.host));
+        // Port 0 is one that is free.
         TcpListener::bind((self.host, self.port)).map_err(refused)
     }
 
@@ -112,6 +113,7 @@ impl ServeArgs {
         let Some(path) = &self.model else {
             let folder = self.run.folder()?;
             let (model, vocabulary) = self.run.open(device, &folder)?;
+            // A run says neither which tokens end a text nor how conversations are written.
             let model = stored(model, &self.precision)?;
             return Ok(Served { model, vocabulary, ends: Vec::new(), id: id(&folder), template: Arc::new(Plain) });
         };
@@ -143,6 +145,7 @@ impl ServeArgs {
 
 /// The model's name for clients: its folder's.
 fn id(folder: &Path) -> String {
+    // `.` and `..` have a name as well.
     let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     whole.file_name().map_or_else(|| "hecate".to_owned(), |name| name.to_string_lossy().into_owned())
 }

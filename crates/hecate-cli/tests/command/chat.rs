@@ -154,15 +154,19 @@ fn a_prompt_has_the_tokens_that_the_tokenizer_puts_around_it() {
 fn what_cannot_be_a_conversation_is_refused() {
     let workspace = model(json!({}), &json!({}));
     let refused = |flags: &[&str], code: i32, told: &[&str]| chat(&workspace, flags, "w3\n").failed(code, told);
+    // Numbers out of their ranges, by the names of flags.
     refused(&["--min-p", "2"], 1, &["min-p", "at most 1"]);
     refused(&["--repetition-penalty", "0"], 1, &["repetition penalty", "above 0"]);
     refused(&["--logit-bias", "37=1"], 1, &["--logit-bias", "37", "under 37"]);
     refused(&["--logit-bias", "much"], 2, &["--logit-bias", "42=-1.5"]);
+    // What a template is told has a name, and a value in JSON.
     refused(&["--tell", "opening"], 2, &["--tell", "enable_thinking=false"]);
     refused(&["--tell", "opening=w8"], 1, &["opening", "JSON"]);
     workspace.run(&["chat", "--model", "nowhere"]).failed(1, &["nowhere", "no such folder"]);
+    // A template may refuse what was said, in its own words.
     fs::write(workspace.path("model/chat_template.jinja"), "\n{{ raise_exception('not today') }}").unwrap();
     refused(&[], 1, &["chat_template.jinja", "refuses this conversation in line 2: not today"]);
+    // Without one the model was taught no conversations.
     fs::remove_file(workspace.path("model/chat_template.jinja")).unwrap();
     fs::write(workspace.path("model/tokenizer_config.json"), "{}").unwrap();
     refused(&[], 1, &["no chat template", "continue texts"]);
