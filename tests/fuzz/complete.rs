@@ -26,13 +26,14 @@ const EXCEPTIONS: [(&str, &str); 12] = [
 ];
 
 /// Files with types that are read from JSON, and the call that reads them here.
-const FROM_JSON: [(&str, &str); 18] = [
+const FROM_JSON: [(&str, &str); 19] = [
     ("hecate-core/src/family/", "Config::from_json"),
     ("hecate-core/src/quantized/", "Config::from_json"),
     ("hecate-core/src/rule.rs", "Config::from_json"),
     ("hecate-core/src/rules/", "Config::from_json"),
     ("hecate-models/src/architectures", "Opened::open"),
     ("hecate-models/src/open/", "Opened::open"),
+    ("hecate-models/src/lora.rs", "Trainer::resume_with"),
     ("hecate-models/src/config.rs", "Config::from_json"),
     ("hecate-models/src/config/", "Config::from_json"),
     ("hecate-train/src/metrics.rs", "read_metrics"),

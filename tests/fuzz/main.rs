@@ -3,6 +3,7 @@
 //! `HECATE_FUZZ` is the number of cases of each property; the draws are the same on every machine.
 
 mod complete;
+mod conversations;
 mod damage;
 mod direct;
 mod files;
