@@ -1,6 +1,7 @@
 //! `hecate generate`: a trained model, or a released one, continues a prompt, or one prompt after another.
 
 mod sampling;
+mod session;
 mod writer;
 
 pub(crate) use sampling::{SamplingArgs, said};
@@ -45,6 +46,11 @@ pub(crate) struct GenerateArgs {
     /// Its text ends where the model writes one of its end tokens.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["run", "best"])]
     model: Option<PathBuf>,
+    /// File of the text so far: the prompt goes on from there, and what was read and written is saved there
+    ///
+    /// Where there is no such file yet, a text begins. A file knows its model, and another one refuses it.
+    #[arg(long, value_name = "FILE", conflicts_with = "interactive")]
+    session: Option<PathBuf>,
     /// Number of tokens to write (bytes, unless the model has a tokenizer)
     #[arg(long, default_value_t = 400, value_name = "N")]
     tokens: usize,
@@ -109,6 +115,7 @@ impl Job for GenerateArgs {
         let released = Released { model: stored(released.model, &self.precision)?, ..released };
         // Ctrl-C ends the program at once: there is nothing to save.
         match prompt {
+            Some(prompt) if self.session.is_some() => self.go_on(&released, &prompt)?,
             // One text, or one for each line that comes.
             Some(prompt) => {
                 let Released { model, vocabulary, ends, sampling } = &released;
@@ -240,8 +247,8 @@ pub(crate) fn stream<B: Backend>(
 }
 
 /// Writes so many tokens, until one of `ends`, a stop text or `stopped`, and a newline.
-fn write<B: Backend>(
-    continuation: &mut Generation<'_, B>,
+fn write(
+    continuation: impl Iterator<Item = hecate::models::Result<u32>>,
     writer: &mut Writer<'_>,
     (tokens, ends): (usize, &[u32]),
     stopped: impl Fn() -> bool,

@@ -279,6 +279,35 @@ fn a_run_is_trained_by_one_process() {
     workspace.run(&["train", "--resume", "runs/text"]).succeeded();
 }
 
+/// A text in a file goes on as one that is read and written in one call of the command, for its own model only.
+#[test]
+fn a_session_goes_on_from_its_file() {
+    let workspace = Workspace::new();
+    workspace.train(&["--steps", "2"]).succeeded();
+    let generate = |prompt: &str, file: &str| {
+        let told = workspace.run(&["generate", "--prompt", prompt, "--tokens", "9", "--seed", "3", "--session", file]);
+        told.succeeded();
+        told.stdout.strip_prefix(prompt).expect("the prompt").to_owned()
+    };
+    // Lines of one conversation are such a text as well.
+    let (first, second) = ("1 plus 2\n", "3 plus\n");
+    let flags = ["generate", "--interactive", "--continue", "--tokens", "9", "--seed", "3"];
+    let whole = workspace.run_fed(&flags, &[first, second].concat());
+    let parts = [generate(first, "a.safetensors"), generate(second, "a.safetensors")];
+    assert_eq!(whole.stdout, parts.concat(), "{whole:?}");
+    // A copy is a fork.
+    fs::copy(workspace.path("a.safetensors"), workspace.path("b.safetensors")).unwrap();
+    assert_eq!(generate(second, "b.safetensors"), generate(second, "a.safetensors"));
+    // What others wrote stays as it is: another model's text, and what is none.
+    let before = fs::read(workspace.path("a.safetensors")).unwrap();
+    workspace.train(&["--steps", "3", "--out", "runs/other"]).succeeded();
+    let other = ["generate", "--run", "runs/other", "--prompt", "a", "--session", "a.safetensors"];
+    workspace.run(&other).failed(1, &["a.safetensors", "another model"]);
+    assert!(fs::read(workspace.path("a.safetensors")).unwrap() == before);
+    workspace.run(&["generate", "--prompt", "a", "--session", "text.txt"]).failed(1, &["text.txt"]);
+    workspace.run(&["generate", "--interactive", "--session", "a"]).failed(2, &["--session", "--interactive"]);
+}
+
 /// The text is known by its checksum, not by its path.
 #[test]
 fn another_text_cannot_be_resumed_with() {
