@@ -67,7 +67,9 @@ mod tests {
     fn values_are_what_they_were() {
         assert_eq!(undone(Change::Nothing, &[1.0, 2.0], 1), [1.0, 2.0]);
         assert_eq!(undone(Change::OneMore, &[1.5, 0.0], 1), [0.5, -1.0]);
-        assert_eq!(undone(Change::MinusExponential, &[-1.0, -std::f32::consts::E], 1), [0.0, 1.0]);
+        let logarithms = undone(Change::MinusExponential, &[-1.0, -std::f32::consts::E], 1);
+        // The number e is rounded, and its logarithm lies between two numbers.
+        assert!(logarithms[0] == 0.0 && (logarithms[1] - 1.0).abs() <= f32::EPSILON, "{logarithms:?}");
         // Two heads of six rows of two values: 0 3 1 4 2 5 was 0 1 2 3 4 5.
         let turned = [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11].map(|row| [row as f32, row as f32 + 0.5]).concat();
         let plain: Vec<f32> = (0..12).flat_map(|row| [row as f32, row as f32 + 0.5]).collect();
