@@ -74,7 +74,9 @@ fn documented_commands_are_understood() {
     let (mut problems, mut seen) = (Vec::new(), 0);
     for path in documents() {
         let text = fs::read_to_string(&path).unwrap();
-        for command in commands(&text) {
+        // What only a feature adds is looked at where it is built: by continuous integration.
+        let is_built = |command: &Vec<&str>| cfg!(feature = "serve") || command[0] != "serve";
+        for command in commands(&text).into_iter().filter(is_built) {
             seen += 1;
             let unknown = help.unknown(&command).into_iter();
             problems.extend(unknown.map(|name| format!("{}: hecate {name}", path.display())));
