@@ -61,7 +61,15 @@ pub fn pack<B: Backend>(
     seal(path, weights(arrays).chain(blocks).collect::<Result<_>>()?, beside)
 }
 
-/// As [`pack`], of 32-bit floats, and of whole numbers by their names.
+/// As [`pack`], of what mixers remember, all in 32 bits: these hold every element as it is.
+///
+/// # Errors
+/// As [`pack`].
+pub fn pack_states<B: Backend>(path: &Path, arrays: &[(String, &Tensor<B>)]) -> Result<Vec<u8>> {
+    pack_and_count(path, arrays, &[], &[])
+}
+
+/// As [`pack_states`], and whole numbers by their names.
 pub(crate) fn pack_and_count<B: Backend>(
     path: &Path,
     arrays: &[(String, &Tensor<B>)],

@@ -4,7 +4,7 @@ use super::LayerCache;
 use crate::{
     Result, Var,
     files::{read_file, write_whole},
-    weights::{Named, pack, unpack_elements},
+    weights::{Named, pack_states, unpack_elements},
 };
 use hecate_core::{Backend, Tensor};
 use std::path::Path;
@@ -17,7 +17,7 @@ impl<B: Backend> LayerCache<B> {
     /// [`Error::Io`](crate::Error::Io); the device's own failures.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        write_whole(path, &pack(path, &self.named(""), &[], &[])?)
+        write_whole(path, &pack_states(path, &self.named(""))?)
     }
 
     /// Takes all arrays from a file that [`LayerCache::save`] wrote. Names and shapes must be those of this cache: that of the

@@ -3,7 +3,7 @@
 use super::plain::{self, JSON, Links};
 use crate::{Error, Result};
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, Write},
     path::Path,
 };
@@ -90,7 +90,7 @@ fn builder<'a>() -> Builder<'a, 'a> {
     {
         use std::os::unix::fs::PermissionsExt;
         // As of any new file: the user's own mask takes from it.
-        builder.permissions(fs::Permissions::from_mode(0o666));
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
     builder
 }

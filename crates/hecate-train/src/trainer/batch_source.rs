@@ -5,7 +5,7 @@ use hecate_core::Backend;
 use hecate_models::{
     Cache, Error, LanguageModel, LossGradients, Packed, Result,
     text::{Examples, TokenSource, Windows, windows},
-    weights::pack,
+    weights::pack_states,
 };
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -167,7 +167,7 @@ impl<B: Backend> BatchSource<B> {
     /// What is remembered of them, as a file.
     pub(super) fn pack(&self, path: &Path) -> Result<Option<Vec<u8>>> {
         let Some(Reading { cache, .. }) = &self.reading else { return Ok(None) };
-        Ok(Some(pack(path, &cache.by_name(), &[], &[])?))
+        Ok(Some(pack_states(path, &cache.by_name())?))
     }
 
     /// A source that goes on where the bookmark lies, with what the file remembers.
