@@ -37,8 +37,8 @@ fn inputs<B: Backend>(device: &B, step: f32) -> hecate::Result<Inputs<GatedTitan
     let mut seed = 0;
     shapes.try_map(|slot, shape| {
         seed += 2;
-        // Logarithms of factors between 0.6 and 1; all other slots take numbers of either sign.
-        let point = |i| if slot.starts_with("log_") { (number(seed, i) - 0.5) / 2.0 } else { number(seed, i) };
+        // Logarithms of factors, far enough under 0 for a step; all other slots take numbers of either sign.
+        let point = |i| if slot.starts_with("log_") { (number(seed, i) - 0.6) / 2.0 } else { number(seed, i) };
         let values = (0..shape.count()).map(|i| point(i) + step * number(seed + 1, i)).collect();
         Tensor::from_f32(device, shape, values)
     })
