@@ -114,10 +114,10 @@ impl Job for GenerateArgs {
         self.sampling.check_bias(&released.vocabulary)?;
         let released = Released { model: stored(released.model, &self.precision)?, ..released };
         // Ctrl-C ends the program at once: there is nothing to save.
-        match prompt {
-            Some(prompt) if self.session.is_some() => self.go_on(&released, &prompt)?,
+        match (prompt, &self.session) {
+            (Some(prompt), Some(file)) => self.go_on(&released, file, &prompt)?,
             // One text, or one for each line that comes.
-            Some(prompt) => {
+            (Some(prompt), None) => {
                 let Released { model, vocabulary, ends, sampling } = &released;
                 let tokens = self.encode(vocabulary, &prompt)?;
                 // Told where there is something to wait for: a new GPU, or a new version.
@@ -130,7 +130,7 @@ impl Job for GenerateArgs {
                 writer.prompt(&prompt)?;
                 write(&mut continuation, &mut writer, (self.tokens, ends), || false)?;
             }
-            None => self.answer(&released)?,
+            (None, _) => self.answer(&released)?,
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -3,14 +3,12 @@
 use super::{GenerateArgs, Writer, write};
 use crate::{error::Result, progress, released::Released};
 use hecate::{Backend, models::generate::Session};
-use std::iter::from_fn;
+use std::{iter::from_fn, path::Path};
 
 impl GenerateArgs {
-    /// Reads the prompt behind the text in the file of `--session`, continues it, and saves all of it there.
-    pub(super) fn go_on<B: Backend>(&self, released: &Released<B>, prompt: &str) -> Result<()> {
-        let (Released { model, vocabulary, ends, sampling }, Some(file)) = (released, &self.session) else {
-            return Ok(());
-        };
+    /// Reads the prompt after the text in this file, continues it, and saves all of it there.
+    pub(super) fn go_on<B: Backend>(&self, released: &Released<B>, file: &Path, prompt: &str) -> Result<()> {
+        let Released { model, vocabulary, ends, sampling } = released;
         let sampler = self.sampling.sampler(*sampling, 0)?.of(vocabulary);
         // A file that cannot be read is no text that is about to begin.
         let there = file.symlink_metadata().is_ok();

@@ -106,7 +106,7 @@ impl<B: Backend> Cache<B> {
         Ok(self)
     }
 
-    /// Texts that stand at different places, to go on in one call of a token each: a text, and where it stands.
+    /// Texts that stand at different places, to go on in one call of a token each.
     pub(crate) fn joined(tape: &Tape<'_, B>, device: &B, all: &[&Self]) -> Result<Self> {
         let Some(first) = all.first() else {
             return Err(Error::config("caches", 0, "those of one text or more"));

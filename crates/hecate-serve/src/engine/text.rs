@@ -67,7 +67,7 @@ impl<'a, B: Backend> Text<'a, B> {
         (self.prompt.len() - self.read).min(SEGMENT)
     }
 
-    /// Reads the next segment of the prompt. Behind the last one other continuations begin, which are returned.
+    /// Reads the next segment of the prompt. After the last one other continuations begin, which are returned.
     ///
     /// # Errors
     /// The model's own.
