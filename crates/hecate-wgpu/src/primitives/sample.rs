@@ -35,6 +35,15 @@ parameters! {
     }
 }
 
+/// Rounds of the loops that a choice among `V` tokens makes: the largest score, the last token of top-k, and 48 draws. Each
+/// draw leaves the share of the weight that a uniform number says, so `1 + ln(V)` are usual, and more than 48 have a chance
+/// of `10⁻¹²` where all but one of a million equal tokens are cut.
+fn rounds(vocabulary: usize, greedy: bool) -> usize {
+    let of_invocation = vocabulary.div_ceil(256) + 256;
+    let of_lane = vocabulary.div_ceil(1024);
+    if greedy { of_invocation } else { 5 * of_invocation + 48 * (2 * of_lane + 16) }
+}
+
 impl Sample for Wgpu {
     /// `[B]` tokens of `scores [B,V]` and the streams `[B,3]` after them.
     /// Each text has a stream of its own, so its draws do not depend on the rest of the batch.
@@ -46,6 +55,7 @@ impl Sample for Wgpu {
         streams: &Tensor<Self>,
     ) -> Result<Sampled<Tensor<Self>>> {
         let (batch, vocabulary) = (scores.shape().rows(), scores.shape().last());
+        self.check_rounds("so many tokens", rounds(vocabulary, cut.greedy))?;
         let scores = self.widened(scores)?;
         let (tokens, next) = (self.empty([batch], DType::U32)?, self.empty(streams.shape().clone(), DType::U32)?);
         let args = SampleArgs {

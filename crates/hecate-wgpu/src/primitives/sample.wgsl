@@ -24,8 +24,11 @@ struct Sum {
     mass: vec2<u32>,
 }
 
+// Those of an invocation's own lanes.
+var<private> own_lanes: array<Sum, OWN>;
 // A number an invocation.
 var<workgroup> sums: array<Sum, INVOCATIONS>;
+var<workgroup> counts: array<atomic<u32>, INVOCATIONS>;
 // What all have to know.
 var<workgroup> total: Sum;
 var<workgroup> largest: vec2<u32>;
@@ -35,6 +38,10 @@ var<workgroup> tops: array<vec2<u32>, INVOCATIONS>;
 fn plus(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     let low = a.x + b.x;
     return vec2(low, a.y + b.y + select(0u, 1u, low < a.x));
+}
+
+fn both(a: Sum, b: Sum) -> Sum {
+    return Sum(a.count + b.count, plus(a.mass, b.mass));
 }
 
 fn minus(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
@@ -105,36 +112,81 @@ fn comes_before(a: vec2<u32>, b: vec2<u32>) -> bool {
     return a.x < b.x || (a.x == b.x && a.x != NEVER && a.y < b.y);
 }
 
-// The tokens of a lane before `bound`.
-fn lane_ahead(row: u32, half: f32, lane: u32, bound: vec2<u32>) -> Sum {
-    var sum = Sum(0u, vec2(0u));
-    for (var i = lane; i < args.vocabulary; i += LANES) {
+// Adds a token to its lane where it comes before `bound`.
+fn add_own(row: u32, half: f32, first: u32, lane: u32, bound: vec2<u32>) {
+    let i = first + lane;
+    if i < args.vocabulary {
         let own = vec2(level_of(half, scores[row + i]), i);
         if comes_before(own, bound) {
-            sum = Sum(sum.count + 1u, plus(sum.mass, vec2(weight(own.x), 0u)));
+            own_lanes[lane] = both(own_lanes[lane], Sum(1u, vec2(weight(own.x), 0u)));
         }
     }
-    return sum;
 }
 
-// Those of all lanes. `sums` has what each invocation's lanes have.
+// Tokens of all invocations before `bound`: those of an invocation's own lanes stay in `own_lanes`, and `sums` has what it and
+// those before it have. Loops are short, since some drivers end long ones.
 fn ahead(row: u32, half: f32, local: u32, bound: vec2<u32>) -> Sum {
-    var own = Sum(0u, vec2(0u));
-    for (var lane = OWN * local; lane < OWN * local + OWN; lane++) {
-        let sum = lane_ahead(row, half, lane, bound);
-        own = Sum(own.count + sum.count, plus(own.mass, sum.mass));
+    for (var lane = 0u; lane < OWN; lane++) {
+        own_lanes[lane] = Sum(0u, vec2(0u));
+    }
+    // An invocation's lanes lie side by side, so one round has a token of each.
+    for (var first = OWN * local; first < args.vocabulary; first += LANES) {
+        add_own(row, half, first, 0u, bound);
+        add_own(row, half, first, 1u, bound);
+        add_own(row, half, first, 2u, bound);
+        add_own(row, half, first, 3u, bound);
+    }
+    var own = own_lanes[0];
+    for (var lane = 1u; lane < OWN; lane++) {
+        own = both(own, own_lanes[lane]);
     }
     workgroupBarrier();
     sums[local] = own;
-    workgroupBarrier();
-    if local == 0u {
-        var all = Sum(0u, vec2(0u));
-        for (var i = 0u; i < INVOCATIONS; i++) {
-            all = Sum(all.count + sums[i].count, plus(all.mass, sums[i].mass));
-        }
-        total = all;
+    // Every round doubles how many invocations a sum is of.
+    for (var reach = 1u; reach < INVOCATIONS; reach *= 2u) {
+        workgroupBarrier();
+        var before = Sum(0u, vec2(0u));
+        if local >= reach { before = sums[local - reach]; }
+        workgroupBarrier();
+        sums[local] = both(before, sums[local]);
     }
+    workgroupBarrier();
+    if local == 0u { total = sums[INVOCATIONS - 1u]; }
     return workgroupUniformLoad(&total);
+}
+
+// The level of the `top_k`-th token, eight bits at a time: tokens that agree in the bits before are counted by the next ones.
+fn level_of_last(row: u32, half: f32, local: u32) -> u32 {
+    var level = 0u;
+    var wanted = args.top_k;
+    for (var digit = 4u; digit > 0u; digit--) {
+        let shift = 8u * (digit - 1u);
+        workgroupBarrier();
+        atomicStore(&counts[local], 0u);
+        workgroupBarrier();
+        for (var i = local; i < args.vocabulary; i += INVOCATIONS) {
+            let own = level_of(half, scores[row + i]);
+            // Shifts of 32 are none in WGSL, so the bits before the first eight are compared apart.
+            if own != NEVER && (digit == 4u || (own >> shift) >> 8u == level) {
+                atomicAdd(&counts[(own >> shift) & 255u], 1u);
+            }
+        }
+        workgroupBarrier();
+        if local == 0u {
+            var place = 0u;
+            var left = wanted;
+            for (; place < 255u; place++) {
+                let count = atomicLoad(&counts[place]);
+                if left <= count { break; }
+                left -= count;
+            }
+            found = vec2(place, left);
+        }
+        let last = workgroupUniformLoad(&found);
+        level = (level << 8u) | last.x;
+        wanted = last.y;
+    }
+    return level;
 }
 
 // The weight of the first `top_k` tokens; of all where that is 0.
@@ -143,39 +195,24 @@ fn kept(row: u32, half: f32, local: u32) -> vec2<u32> {
     if args.top_k == 0u || all.count <= args.top_k {
         return all.mass;
     }
-    var low = 0u;
-    var high = NEVER - 1u;
-    while low < high {
-        let middle = low + (high - low) / 2u;
-        let part = ahead(row, half, local, vec2(middle + 1u, 0u));
-        if part.count < args.top_k {
-            low = middle + 1u;
-        } else {
-            high = middle;
-        }
-    }
-    let part = ahead(row, half, local, vec2(low + 1u, 0u));
-    return minus(part.mass, times(part.count - args.top_k, weight(low)));
+    let level = level_of_last(row, half, local);
+    let part = ahead(row, half, local, vec2(level + 1u, 0u));
+    return minus(part.mass, times(part.count - args.top_k, weight(level)));
 }
 
-// The token before `bound` whose interval of the weights, lane by lane, holds `goal`. `sums` is as `ahead` left it.
+// The token before `bound` whose interval of the weights, lane by lane, holds `goal`: the invocation that has it looks for it.
+// `sums` and `own_lanes` are as `ahead` left them.
 fn find(row: u32, half: f32, local: u32, bound: vec2<u32>, goal: vec2<u32>) -> vec2<u32> {
-    if local == 0u {
-        var left = goal;
-        var owner = 0u;
-        while !less(left, sums[owner].mass) {
-            left = minus(left, sums[owner].mass);
-            owner++;
+    var start = vec2(0u);
+    if local > 0u { start = sums[local - 1u].mass; }
+    if !less(goal, start) && less(goal, sums[local].mass) {
+        var left = minus(goal, start);
+        var lane = 0u;
+        while !less(left, own_lanes[lane].mass) {
+            left = minus(left, own_lanes[lane].mass);
+            lane++;
         }
-        // The lanes of one invocation, by one invocation.
-        var lane = OWN * owner;
-        var i = lane;
-        loop {
-            if i >= args.vocabulary {
-                lane++;
-                i = lane;
-                continue;
-            }
+        for (var i = OWN * local + lane; i < args.vocabulary; i += LANES) {
             let own = vec2(level_of(half, scores[row + i]), i);
             if comes_before(own, bound) {
                 let weighs = vec2(weight(own.x), 0u);
@@ -185,7 +222,6 @@ fn find(row: u32, half: f32, local: u32, bound: vec2<u32>, goal: vec2<u32>) -> v
                 }
                 left = minus(left, weighs);
             }
-            i += LANES;
         }
     }
     return workgroupUniformLoad(&found);

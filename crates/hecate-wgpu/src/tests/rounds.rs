@@ -5,7 +5,7 @@ use super::open;
 use crate::{Wgpu, launch::ROUNDS};
 use hecate_core::{
     DType, Error, Inputs, Result, Tensor, forward,
-    primitives::{LossInputs, Transpose, cross_entropy, matmul, softmax},
+    primitives::{Draw, LossInputs, Transpose, cross_entropy, matmul, sample, softmax},
     rules::{Hebbian, Matrix, WriteGates},
 };
 
@@ -57,6 +57,23 @@ fn long_rows() {
     counted(&device, losses, |_| (length as f32).ln(), "the loss of equal scores");
     let shares = softmax(&logits).and_then(|x| x.to_f32());
     counted(&device, shares, |_| 1.0 / length as f32, "shares of equal scores");
+}
+
+/// Tokens of vocabularies that a driver which ends loops draws from too, and of one that it refuses unless the likeliest is
+/// taken. Scores repeat every hundred tokens, so many are alike where a cut is.
+#[test]
+fn tokens_of_large_vocabularies() {
+    let Some(device) = open() else { return };
+    for (vocabulary, temperature) in [(500_000, 1.0), (48 * ROUNDS, 1.0), (48 * ROUNDS, 0.0)] {
+        let scores: Vec<f32> = (0..vocabulary).map(|i| (i % 100) as f32 / 50.0).collect();
+        let draw = Draw { temperature, top_k: 3, top_p: 0.9 };
+        let expected = draw.token(&scores, [1, 2, 3]).expect("a token") as f32;
+        let on = Tensor::from_f32(&device, [1, vocabulary], scores).expect("scores");
+        let streams = Tensor::from_u32(&device, [1, 3], vec![1, 2, 3]).expect("a stream");
+        let found = sample(&draw, &on, &streams).and_then(|drawn| drawn.tokens.to_f32());
+        assert!(found.is_ok() || (vocabulary > 500_000 && temperature > 0.0), "{vocabulary} tokens: {found:?}");
+        counted(&device, found, |_| expected, "the token drawn");
+    }
 }
 
 /// A memory of one number that adds up ones says how many tokens it has read; gradients of values, how many come after.
