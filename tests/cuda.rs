@@ -21,6 +21,11 @@ fn backends() -> Vec<Cuda> {
     DEVICES.get_or_init(|| gpu::opened(open())).clone()
 }
 
+/// Whether there is no GPU: large cases are not drawn for nothing then.
+fn is_missing() -> bool {
+    backends().is_empty()
+}
+
 /// Another stream of the GPU under test.
 fn another() -> Cuda {
     Cuda::new(0).expect("a stream of a GPU that was there a moment ago")

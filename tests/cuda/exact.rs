@@ -1,6 +1,6 @@
 //! Exact tokens of MLP memories at the widths whose weights lie in registers.
 
-use super::{Gpu, backends, gpu::agree};
+use super::{Gpu, backends, gpu::agree, is_missing};
 use hecate_conformance::{Case, Sizes, oracle::Oracle};
 use hecate_core::{
     DType, Kernel, Read,
@@ -59,6 +59,9 @@ fn sequences() {
 /// clusters that are started, which then take several.
 #[test]
 fn many_memories() {
+    if is_missing() {
+        return;
+    }
     let lengths: Vec<usize> = (0..56).map(|i| if i == 7 { 66 } else { 2 }).collect();
     agree(&Case::packed(TitansMlp::default(), &lengths, 2, 64, 64, 86));
     agree(&Case::packed(<Yaad>::default(), &lengths, 2, 64, 64, 87));
@@ -73,6 +76,9 @@ fn many_memories() {
 
 /// Every option that these kernels have, of memories with hidden layers so many times as wide as keys.
 fn agree_on_options(sizes: Sizes, expansion: u32) {
+    if is_missing() {
+        return;
+    }
     let with = |activation| MlpMemory { expansion, ..residual(activation) };
     let titans = TitansMlp { memory: with(Activation::Gelu), ..TitansMlp::default() };
     agree(&Case::new(titans, sizes, 91));

@@ -1,6 +1,6 @@
 //! Deep memories in frozen groups, which go by products of whole groups.
 
-use super::backends;
+use super::{backends, is_missing};
 use hecate_conformance::{Case, Sizes, checks, error, oracle::Oracle};
 use hecate_core::{
     DType, Kernel, Read,
@@ -248,6 +248,9 @@ fn shared_places() {
 /// More memories than clusters of four blocks may run at once, and than four blocks each: these meet by counters.
 #[test]
 fn blocks_without_clusters() {
+    if is_missing() {
+        return;
+    }
     let wide = TitansMlp { memory: WIDE, ..titans(64) };
     let case = Case::new(wide, Sizes::new(2, 130, 16, 128, 128), 141);
     within(&case, DType::Bf16, 1e-4);

@@ -1,6 +1,6 @@
 //! The linear rules in 16 bits, in segments, and in more sequences and heads than run at once.
 
-use super::{gpu::agree, with_algorithm};
+use super::{gpu::agree, is_missing, with_algorithm};
 use hecate_conformance::{Array, Case, Comparison, Sizes, assert_close, checks, error, oracle::Oracle};
 use hecate_core::{
     DType, Kernel,
@@ -203,6 +203,9 @@ where
 /// of the case, or 1, or such that a segment leaves 0.6 of what was, or that two tokens in a row leave nothing.
 #[test]
 fn segments_of_sums() {
+    if is_missing() {
+        return;
+    }
     let sizes = Sizes::new(1, 3100, 1, 72, 72);
     for (seed, rule) in (111..).zip(Hebbian::all()) {
         adds_up(&Case::new(rule, sizes, seed));
@@ -219,6 +222,9 @@ fn segments_of_sums() {
 /// Segments end where their sequence does.
 #[test]
 fn segments_of_packed_sums() {
+    if is_missing() {
+        return;
+    }
     adds_up(&Case::packed(Hebbian::default(), &[1100, 1, 2100, 70], 1, 80, 120, 118));
 }
 
@@ -242,6 +248,9 @@ fn states_are_passed<R: Oracle + LinearRule>()
 where
     Cuda: Kernel<R>,
 {
+    if is_missing() {
+        return;
+    }
     let sizes = Sizes::new(1, 6003, 1, 64, 48);
     let exact: Vec<R> = R::all().into_iter().filter(|rule| rule.spec().frozen.is_none()).collect();
     for (seed, &rule) in (121..).zip(&exact) {
