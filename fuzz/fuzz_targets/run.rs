@@ -2,7 +2,10 @@
 #![no_main]
 
 use hecate_cpu::Cpu;
-use hecate_train::{PUBLISHED, Standing, Trainer, checkpoint::{Files, Run}};
+use hecate_train::{
+    PUBLISHED, Standing, Trainer,
+    checkpoint::{Files, Run},
+};
 
 libfuzzer_sys::fuzz_target!(|contents: (&[u8], &[u8], bool)| {
     let (training, list, whole) = contents;
