@@ -29,6 +29,10 @@ pub(crate) enum Error {
     #[cfg(feature = "serve")]
     #[error(transparent)]
     Serve(Box<hecate_serve::Error>),
+    /// A spiking network.
+    #[cfg(feature = "spikes")]
+    #[error(transparent)]
+    Spikes(Box<hecate_spiking::Error>),
     /// Standard output is closed or full.
     #[error("cannot write to the terminal: {0}")]
     Output(#[from] io::Error),
@@ -59,6 +63,13 @@ impl From<hecate_serve::Error> for Error {
     fn from(error: hecate_serve::Error) -> Self {
         // All others would be as large as this one.
         Self::Serve(Box::new(error))
+    }
+}
+
+#[cfg(feature = "spikes")]
+impl From<hecate_spiking::Error> for Error {
+    fn from(error: hecate_spiking::Error) -> Self {
+        Self::Spikes(Box::new(error))
     }
 }
 

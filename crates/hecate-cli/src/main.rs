@@ -8,6 +8,7 @@
 //! * `generate`, `eval` and `quantize`: a trained model, found by `runs`; `info` describes runs. What others released is in
 //!   `released`, and `chat` converses with it;
 //! * `serve` (feature `serve`): such a model for clients of `hecate-serve`;
+//! * `spikes` (feature `spikes`): networks of `hecate-spiking`, which are no memories;
 //! * `check` and `bench` (feature `check`): conformance, speed, and made-up tasks;
 //! * `devices`: what there is on this machine.
 //!
@@ -41,6 +42,8 @@ mod runs;
 mod serve;
 mod settings;
 mod sources;
+#[cfg(feature = "spikes")]
+mod spikes;
 mod stop;
 mod suggest;
 mod table;
@@ -102,6 +105,9 @@ enum Action {
     /// Measure how fast rules are, or learn made-up tasks that tell memories apart.
     #[cfg(feature = "check")]
     Bench(Box<bench::BenchArgs>),
+    /// Run a spiking network, or measure how fast they are.
+    #[cfg(feature = "spikes")]
+    Spikes(spikes::SpikesArgs),
     /// Say what a run is and how far it came, or what a released model is.
     Info(info::InfoArgs),
     /// List runs.
@@ -186,6 +192,8 @@ fn run(action: Action) -> error::Result<ExitCode> {
         Action::Check(arguments) => check::run(arguments),
         #[cfg(feature = "check")]
         Action::Bench(arguments) => bench::run(*arguments),
+        #[cfg(feature = "spikes")]
+        Action::Spikes(arguments) => spikes::run(arguments),
         Action::Info(arguments) => info::run(arguments),
         Action::Runs(arguments) => info::list(arguments),
         Action::Devices => devices::run(),

@@ -1,12 +1,16 @@
 //! What is shown while work goes on: a bar on a terminal, plain lines elsewhere. Both go to standard error, so that
 //! standard output holds results alone.
 
+#[cfg(feature = "spikes")]
+mod bursts;
 mod line;
 mod pace;
 #[cfg(feature = "check")]
 mod sweep;
 mod ticker;
 
+#[cfg(feature = "spikes")]
+pub(crate) use bursts::Bursts;
 #[cfg(feature = "check")]
 pub(crate) use sweep::{RunProgress, SweepProgress};
 pub(crate) use ticker::Ticker;

@@ -22,6 +22,8 @@ mod command {
     #[cfg(all(unix, feature = "serve"))]
     mod serving;
     mod settings;
+    #[cfg(feature = "spikes")]
+    mod spikes;
     #[cfg(unix)]
     mod stopping;
     #[cfg(unix)]

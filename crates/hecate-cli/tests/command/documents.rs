@@ -56,8 +56,8 @@ impl Help {
     fn unknown(&mut self, command: &[&str]) -> Vec<String> {
         // Not a file's name.
         let is_name = |word: &&&str| word.starts_with(char::is_lowercase) && !word.contains(['.', '/']);
-        // `bench` has subcommands of its own.
-        let most = if command[0] == "bench" { 2 } else { 1 };
+        // These have subcommands of their own.
+        let most = if ["bench", "spikes"].contains(&command[0]) { 2 } else { 1 };
         let path: Vec<_> = command.iter().take(most).take_while(is_name).copied().collect();
         let Some(help) = self.of(&path) else { return vec![path.join(" ")] };
         let known: Vec<_> = help.split([' ', '\n', ',', '=', '[']).filter(|word| word.starts_with("--")).collect();

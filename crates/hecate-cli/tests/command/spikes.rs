@@ -1,0 +1,101 @@
+//! `hecate spikes`: a network's file in, spikes of each area and a picture out.
+
+use super::harness::Workspace;
+use std::{fs, thread::sleep, time::Duration};
+
+/// The power neuron fires in every burst, and drives the two of area 3 one burst later; those of area 7 are never reached.
+const NETWORK: &str = r#"{"format": "hecate-spiking 1", "bursts": 40, "power": 12.5,
+"areas": [{"id": 1, "uniform": true}, {"id": 3, "uniform": true}, {"id": 7, "uniform": true}],
+"neurons": [[1, {"area": 1, "threshold": 10.0}], [2, {"area": 3, "threshold": 10.0}], [5, {"area": 7, "threshold": 10.0}]],
+"synapses": [[0, 1, 200, 100, 0], [0, 2, 200, 100, 0]]}"#;
+
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    fs::write(workspace.path("network.json"), NETWORK).unwrap();
+    workspace
+}
+
+/// The row of an area: neurons, spikes, and the share of neurons that fire in a burst.
+fn row(stdout: &str, area: &str) -> Vec<String> {
+    let rows = stdout.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let found = rows.into_iter().find(|words| words.first() == Some(&area)).unwrap_or_else(|| panic!("{stdout}"));
+    found[1..].iter().map(|&word| word.to_owned()).collect()
+}
+
+#[test]
+fn a_network_fires_by_area() {
+    let workspace = workspace();
+    let outcomes = ["1", "2"].map(|threads| {
+        let raster = format!("{threads}.svg");
+        let run = workspace.run(&["spikes", "run", "network.json", "--threads", threads, "--raster", &raster]);
+        run.succeeded();
+        (run.stdout, fs::read_to_string(workspace.path(&raster)).unwrap())
+    });
+    for (stdout, picture) in &outcomes {
+        assert_eq!(row(stdout, "1"), ["1", "40", "100.00", "%"]);
+        // Not in the first burst.
+        assert_eq!(row(stdout, "3"), ["2", "78", "97.50", "%"]);
+        assert_eq!(row(stdout, "7"), ["5", "0", "0.00", "%"]);
+        assert!(stdout.contains("118 spikes in 40 bursts of 8 neurons and 2 synapses"), "{stdout}");
+        // A point a spike, on a background.
+        assert_eq!(picture.matches("<rect").count(), 1 + 118);
+    }
+    assert_eq!(outcomes[0].1, outcomes[1].1, "threads change the picture");
+    // Fewer bursts than the file asks for, and its own picture drawn again.
+    let short = workspace.run(&["spikes", "run", "network.json", "--bursts", "3", "--raster", "1.svg"]);
+    short.succeeded();
+    assert_eq!(
+        (row(&short.stdout, "1"), row(&short.stdout, "3")[1].as_str()),
+        (vec!["1".to_owned(), "3".into(), "100.00".into(), "%".into()], "4")
+    );
+    assert_eq!(fs::read_to_string(workspace.path("1.svg")).unwrap().matches("<rect").count(), 1 + 7);
+}
+
+#[test]
+fn what_is_no_network_is_refused() {
+    let workspace = workspace();
+    let run = |file: &str, more: &[&str]| workspace.run(&[&["spikes", "run", file], more].concat());
+    run("none.json", &[]).failed(1, &["none.json"]);
+    fs::write(workspace.path("bad.json"), NETWORK.replace("[0, 2, 200", "[0, 20, 200")).unwrap();
+    run("bad.json", &[]).failed(1, &["bad.json", "line 4", "neuron 20"]);
+    fs::write(workspace.path("idle.json"), NETWORK.replace("\"bursts\": 40, ", "")).unwrap();
+    run("idle.json", &[]).failed(1, &["idle.json", "0 bursts", "--bursts"]);
+    run("idle.json", &["--bursts", "2"]).succeeded();
+    run("network.json", &["--bursts", "0"]).failed(2, &["--bursts"]);
+    run("network.json", &["--device", "cuda"]).failed(2, &["cuda", "cpu"]);
+    run("network.json", &["--threads", "5000"]).failed(1, &["threads", "5000", "4096"]);
+    // Nothing of others is replaced, and nothing is run for nothing.
+    fs::write(workspace.path("mine.svg"), "<svg></svg>").unwrap();
+    run("network.json", &["--raster", "mine.svg"]).failed(1, &["mine.svg", "--raster"]);
+    assert_eq!(fs::read_to_string(workspace.path("mine.svg")).unwrap(), "<svg></svg>");
+    run("network.json", &["--raster", "nowhere/a.svg"]).failed(1, &["nowhere/a.svg"]);
+}
+
+#[test]
+fn sizes_are_measured() {
+    let workspace = Workspace::new();
+    let line = ["spikes", "bench", "--neurons", "1000,3000", "--synapses", "10", "--bursts", "20", "--threads", "1"];
+    let bench = workspace.run(&line);
+    bench.succeeded();
+    assert!(bench.stdout.contains("30,000") && bench.stdout.contains("slope of the fastest"), "{bench:?}");
+    workspace.run(&["spikes", "bench", "--neurons", "0"]).failed(2, &["--neurons"]);
+}
+
+/// Ctrl-C ends a long run with what it has seen.
+#[cfg(unix)]
+#[test]
+fn a_stopped_run_tells_what_it_saw() {
+    use nix::{
+        sys::signal::{Signal, kill},
+        unistd::Pid,
+    };
+    let workspace = workspace();
+    let line = ["spikes", "run", "network.json", "--bursts", "1000000000000", "--threads", "1", "--raster", "a.svg"];
+    let child = workspace.spawn(&line);
+    // It listens long before.
+    sleep(Duration::from_secs(2));
+    kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
+    let outcome = super::harness::Outcome::new(child.wait_with_output().unwrap());
+    assert_eq!(outcome.code, Some(130), "{outcome:?}");
+    assert!(outcome.stdout.contains(" bursts of 8 neurons") && workspace.path("a.svg").exists(), "{outcome:?}");
+}
