@@ -72,6 +72,7 @@ impl Job for QuantizeArgs {
         // Whatever else the run has, its text and its training, stays where it is.
         save(&Trained { model, ..trained }, &out)?;
         // Of the weights alone: a run has checkpoints beside them.
+        // A file that is not there has no bytes.
         let size = |folder: &Path| fs::metadata(folder.join(runs::MODEL)).map_or(0, |file| file.len());
         let [before, after] = [&folder, &out].map(|folder| Bytes(size(folder).into()));
         writeln!(stdout(), "{}: {after} of weights in {}, before {before}\n", visible_path(&out), self.to)?;

@@ -10,6 +10,7 @@ pub(crate) struct Bursts {
     bar: Option<ProgressBar>,
     /// Of the whole run.
     bursts: u64,
+    /// When the first burst began.
     began: Instant,
     /// Lines where there is no bar.
     ticker: Ticker,
@@ -24,6 +25,7 @@ impl Bursts {
     /// After a burst, counted from 1; `spikes` so far.
     pub(crate) fn at(&self, burst: u64, spikes: u64) {
         let figures = || {
+            // As long for each of the rest as for those before.
             let left = self.began.elapsed().as_secs_f64() / burst as f64 * self.bursts.saturating_sub(burst) as f64;
             vec![
                 Figure(0, format!("burst {burst}/{}", self.bursts)),

@@ -44,9 +44,11 @@ pub(crate) fn run(arguments: &BenchArgs) -> Result<ExitCode> {
     let mut table = Table::new(&["neurons", "synapses", "median", "fastest", "synapses/s"]);
     let mut points = Vec::new();
     for &neurons in &arguments.neurons {
+        // A size at a time, so that the largest alone has to fit memory.
         let network = network(neurons as usize, arguments.synapses as usize)?;
         let times = measured(&cpu, &network, arguments.bursts as usize)?;
         let (median, fastest) = (times[times.len() / 2].as_secs_f64(), times[0].as_secs_f64());
+        // Each that fires delivers all of its synapses.
         let delivered = fires(&network).count() as f64 * f64::from(arguments.synapses);
         table.row([
             HumanCount(neurons.into()).to_string(),
@@ -92,6 +94,7 @@ fn fires(network: &Network) -> impl Iterator<Item = u32> {
 fn measured(cpu: &Cpu, network: &Arc<Network>, bursts: usize) -> Result<Vec<Duration>> {
     // What others send them is less than this.
     let staged: Vec<_> = fires(network).map(|neuron| (neuron, 1e6)).collect();
+    // The state goes on from burst to burst.
     let mut net = cpu.load(network, &State::start(network)?)?;
     let mut times = Vec::new();
     for _ in 0..bursts + FIRST {
@@ -109,6 +112,7 @@ fn slope(points: &[(f64, f64)]) -> Option<f64> {
     let logs: Vec<_> = points.iter().map(|(x, y)| (x.ln(), y.ln())).collect();
     let count = logs.len() as f64;
     let (x, y) = (logs.iter().map(|p| p.0).sum::<f64>() / count, logs.iter().map(|p| p.1).sum::<f64>() / count);
+    // Covariance over variance.
     let both: f64 = logs.iter().map(|p| (p.0 - x) * (p.1 - y)).sum();
     let spread = logs.iter().map(|p| (p.0 - x).powi(2)).sum::<f64>();
     (spread > 0.0).then(|| both / spread)

@@ -32,7 +32,9 @@ pub(super) struct Raster {
     bursts: u64,
     /// Spikes a point, rows of bursts.
     points: Vec<u32>,
+    /// Points beside each other, at most as many as there are bursts.
     columns: usize,
+    /// Points above each other, at most as many as there are neurons.
     rows: usize,
     /// The place of each neuron from the top, areas one below the other.
     places: Vec<u32>,
@@ -47,6 +49,7 @@ impl Raster {
         let area = |&index: &usize| network.area_of(network.id(index)).map_or(0, |area| area.id);
         let mut order: Vec<usize> = (0..network.count()).collect();
         order.sort_by_key(area);
+        // The sort keeps the order of neurons within an area.
         let (mut places, mut areas) = (vec![0; order.len()], Vec::new());
         for (place, index) in order.iter().enumerate() {
             places[*index] = place as u32;
@@ -65,6 +68,7 @@ impl Raster {
 
     /// A neuron fired in a burst, which counts from 1.
     pub(super) fn mark(&mut self, burst: u64, neuron: usize) {
+        // The last of all has the last point.
         let column = Self::scaled(burst - 1, self.bursts, self.columns);
         let row = Self::scaled(self.places[neuron].into(), self.places.len() as u64, self.rows);
         self.points[row * self.columns + column] += 1;
@@ -72,6 +76,7 @@ impl Raster {
 
     /// Writes the picture, whole or not at all.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
+        // In memory first, so that a failure leaves the old file.
         let mut picture = String::new();
         self.draw(&mut picture).map_err(|error| Error::file(path, format!("cannot be drawn: {error}")))?;
         picture.push_str(MARK);
@@ -92,7 +97,12 @@ impl Raster {
             .y_label_area_size(60)
             // The first neuron is the topmost; bursts count from 1.
             .build_cartesian_2d(0.5..bursts + 0.5, neurons..0.0)?;
-        chart.configure_mesh().disable_mesh().disable_y_axis().x_desc("burst").y_desc("neurons, by area").draw()?;
+        // A short run has labels between bursts, which stay empty.
+        let whole = |burst: &f64| if burst.fract() == 0.0 { format!("{burst}") } else { String::new() };
+        let mut mesh = chart.configure_mesh();
+        mesh.disable_mesh().disable_y_axis().x_label_formatter(&whole);
+        mesh.x_desc("burst").y_desc("neurons, by area").draw()?;
+        // Of a point, in bursts and neurons.
         let (wide, high) = (bursts / self.columns as f64, neurons / self.rows as f64);
         // The most that any point has is black.
         let most = f64::from(self.points.iter().copied().max().unwrap_or(0).max(1));
@@ -102,10 +112,12 @@ impl Raster {
             let shade = BLACK.mix(0.3 + 0.7 * f64::from(count) / most);
             Rectangle::new([(x, y), (x + wide, y + high)], shade.filled())
         }))?;
+        // An area ends where the next one begins.
         let ends = self.areas.iter().skip(1).map(|area| area.0).chain([self.places.len()]);
         for (&(start, id), end) in self.areas.iter().zip(ends) {
             let line = [(0.5, start as f64), (bursts + 0.5, start as f64)];
             chart.draw_series([PathElement::new(line, BLUE.mix(0.4))])?;
+            // Names stay apart from each other.
             if (end - start) as f64 / high >= NAMED as f64 {
                 let middle = (start + end) as f64 / 2.0;
                 let (_, y) = chart.backend_coord(&(0.5, middle));

@@ -46,16 +46,19 @@ pub(crate) fn run(arguments: RunArgs) -> Result<ExitCode> {
         hecate_spiking::Error::Read { .. } => error.into(),
         error => Error::file(path, error),
     })?;
+    // A file need not say how many.
     let bursts = arguments.bursts.unwrap_or(experiment.bursts);
     if bursts == 0 {
         return Err(Error::file(path, "asks for 0 bursts; name how many: `--bursts 80`"));
     }
+    // Before the first burst: what cannot be drawn is not run.
     if let Some(path) = &arguments.raster {
         raster::check(path)?;
     }
     let stop = Stop::listen()?;
     let mut found = Found::new(&experiment.network, bursts);
     found.run(&arguments.device, &experiment, bursts, &stop)?;
+    // The table comes first: a picture may fail.
     found.tell(&experiment.network)?;
     if let Some(path) = &arguments.raster {
         found.raster.write(path)?;
@@ -71,6 +74,7 @@ struct Found {
     took: Duration,
     /// Neurons and spikes by area.
     areas: BTreeMap<u32, (u64, u64)>,
+    /// What is drawn of them.
     raster: Raster,
 }
 
@@ -78,6 +82,7 @@ impl Found {
     /// Before the first burst.
     fn new(network: &Network, bursts: u64) -> Self {
         let mut areas: BTreeMap<u32, (u64, u64)> = network.areas().iter().map(|area| (area.id, (0, 0))).collect();
+        // Memory neurons have areas too, and come after the others.
         for index in 0..network.count() {
             if let Some(area) = network.area_of(network.id(index)) {
                 areas.entry(area.id).or_default().0 += 1;
@@ -88,11 +93,13 @@ impl Found {
 
     /// One burst after another, until the last or until somebody asks to stop.
     fn run(&mut self, choice: &Choice, experiment: &Experiment, bursts: u64, stop: &Stop) -> Result<()> {
+        // The pool of threads lives as long as the run.
         let device = choice.open()?;
         let mut net = device.load(&experiment.network, &State::start(&experiment.network)?)?;
         let progress = Bursts::new(bursts);
         while self.bursts < bursts && !stop.asked() {
             let burst = self.bursts + 1;
+            // What is looked at afterwards is not timed.
             let began = Instant::now();
             device.burst(&mut net, experiment.stimulus(burst))?;
             self.took += began.elapsed();
@@ -105,6 +112,7 @@ impl Found {
 
     /// What fired in a burst.
     fn note(&mut self, network: &Network, burst: u64, fired: &[Spike]) {
+        // Ids of neurons are known: the network itself gave them.
         for spike in fired {
             if let Some(area) = network.area_of(spike.neuron) {
                 self.areas.entry(area.id).or_default().1 += 1;
@@ -124,11 +132,13 @@ impl Found {
     fn tell(&self, network: &Network) -> Result<()> {
         // Before the first burst there is no rate.
         let rate = |neurons: u64, spikes: u64| 100.0 * spikes as f64 / (neurons * self.bursts).max(1) as f64;
+        // Areas that never fired have a row too.
         let mut table = Table::new(&["area", "neurons", "spikes", "fire in a burst"]);
         for (area, &(neurons, spikes)) in &self.areas {
             let share = format!("{:.2} %", rate(neurons, spikes));
             table.row([area.to_string(), HumanCount(neurons).to_string(), HumanCount(spikes).to_string(), share])?;
         }
+        // The whole network, in one line.
         let each = 1e3 * self.took.as_secs_f64() / self.bursts.max(1) as f64;
         let [neurons, synapses, spikes, bursts] =
             [network.count() as u64, network.synapse_count() as u64, self.spikes(), self.bursts].map(HumanCount);

@@ -9,6 +9,7 @@ const NETWORK: &str = r#"{"format": "hecate-spiking 1", "bursts": 40, "power": 1
 "neurons": [[1, {"area": 1, "threshold": 10.0}], [2, {"area": 3, "threshold": 10.0}], [5, {"area": 7, "threshold": 10.0}]],
 "synapses": [[0, 1, 200, 100, 0], [0, 2, 200, 100, 0]]}"#;
 
+/// A folder with that network.
 fn workspace() -> Workspace {
     let workspace = Workspace::new();
     fs::write(workspace.path("network.json"), NETWORK).unwrap();
@@ -22,9 +23,11 @@ fn row(stdout: &str, area: &str) -> Vec<String> {
     found[1..].iter().map(|&word| word.to_owned()).collect()
 }
 
+/// Whatever threads run it.
 #[test]
 fn a_network_fires_by_area() {
     let workspace = workspace();
+    // Each with a picture of its own.
     let outcomes = ["1", "2"].map(|threads| {
         let raster = format!("{threads}.svg");
         let run = workspace.run(&["spikes", "run", "network.json", "--threads", threads, "--raster", &raster]);
@@ -32,9 +35,11 @@ fn a_network_fires_by_area() {
         (run.stdout, fs::read_to_string(workspace.path(&raster)).unwrap())
     });
     for (stdout, picture) in &outcomes {
+        // The power neuron fires in each of the bursts.
         assert_eq!(row(stdout, "1"), ["1", "40", "100.00", "%"]);
         // Not in the first burst.
         assert_eq!(row(stdout, "3"), ["2", "78", "97.50", "%"]);
+        // Nothing reaches them.
         assert_eq!(row(stdout, "7"), ["5", "0", "0.00", "%"]);
         assert!(stdout.contains("118 spikes in 40 bursts of 8 neurons and 2 synapses"), "{stdout}");
         // A point a spike, on a background.
@@ -51,16 +56,19 @@ fn a_network_fires_by_area() {
     assert_eq!(fs::read_to_string(workspace.path("1.svg")).unwrap().matches("<rect").count(), 1 + 7);
 }
 
+/// With what is wrong, where, and the way out.
 #[test]
 fn what_is_no_network_is_refused() {
     let workspace = workspace();
     let run = |file: &str, more: &[&str]| workspace.run(&[&["spikes", "run", file], more].concat());
+    // A file that is not there, one that names no neuron, and one without bursts.
     run("none.json", &[]).failed(1, &["none.json"]);
     fs::write(workspace.path("bad.json"), NETWORK.replace("[0, 2, 200", "[0, 20, 200")).unwrap();
     run("bad.json", &[]).failed(1, &["bad.json", "line 4", "neuron 20"]);
     fs::write(workspace.path("idle.json"), NETWORK.replace("\"bursts\": 40, ", "")).unwrap();
     run("idle.json", &[]).failed(1, &["idle.json", "0 bursts", "--bursts"]);
     run("idle.json", &["--bursts", "2"]).succeeded();
+    // Flags.
     run("network.json", &["--bursts", "0"]).failed(2, &["--bursts"]);
     run("network.json", &["--device", "cuda"]).failed(2, &["cuda", "cpu"]);
     run("network.json", &["--threads", "5000"]).failed(1, &["threads", "5000", "4096"]);
@@ -71,12 +79,14 @@ fn what_is_no_network_is_refused() {
     run("network.json", &["--raster", "nowhere/a.svg"]).failed(1, &["nowhere/a.svg"]);
 }
 
+/// Small ones: figures are another matter.
 #[test]
 fn sizes_are_measured() {
     let workspace = Workspace::new();
     let line = ["spikes", "bench", "--neurons", "1000,3000", "--synapses", "10", "--bursts", "20", "--threads", "1"];
     let bench = workspace.run(&line);
     bench.succeeded();
+    // Synapses of the larger one, and what two sizes are for.
     assert!(bench.stdout.contains("30,000") && bench.stdout.contains("slope of the fastest"), "{bench:?}");
     workspace.run(&["spikes", "bench", "--neurons", "0"]).failed(2, &["--neurons"]);
 }
@@ -90,6 +100,7 @@ fn a_stopped_run_tells_what_it_saw() {
         unistd::Pid,
     };
     let workspace = workspace();
+    // Nobody waits for so many.
     let line = ["spikes", "run", "network.json", "--bursts", "1000000000000", "--threads", "1", "--raster", "a.svg"];
     let child = workspace.spawn(&line);
     // It listens long before.
@@ -97,5 +108,6 @@ fn a_stopped_run_tells_what_it_saw() {
     kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
     let outcome = super::harness::Outcome::new(child.wait_with_output().unwrap());
     assert_eq!(outcome.code, Some(130), "{outcome:?}");
+    // The table and the picture are of the bursts that were run.
     assert!(outcome.stdout.contains(" bursts of 8 neurons") && workspace.path("a.svg").exists(), "{outcome:?}");
 }
