@@ -5,7 +5,7 @@ use hecate_models::{
     ChatTemplate, Config, LanguageModel, Lora, Message, Opened, Reading, Vocabulary,
     generate::Stops,
     sampling::{Sampler, Sampling},
-    text::Examples,
+    text::{ExampleForm, Examples, Template},
 };
 use hecate_train::{Trainer, checkpoint::Run, evaluate::evaluate_examples};
 use proptest::{collection::vec, prelude::*};
@@ -98,15 +98,26 @@ fn examples_are_read_or_refused() {
         2 => ("[a-z]{0,5}", "[a-z]{0,5}")
             .prop_map(|(prompt, completion)| serde_json::json!({ "prompt": prompt, "completion": completion }).to_string()),
         1 => "\\PC{0,20}",
-        1 => Just(String::from(r#"{"messages": []}"#)),
+        3 => vec((prop::sample::select(&["user", "assistant", "b"][..]), "[a-z]{0,3}", 0..3u32), 0..4).prop_map(|said| {
+            let said = said.iter().map(|(role, content, weight)| {
+                serde_json::json!({ "role": role, "content": content, "weight": weight })
+            });
+            serde_json::json!({ "messages": said.collect::<Vec<_>>() }).to_string()
+        }),
     ];
-    hold(100, &(vec(line, 0..4), any::<Option<u32>>(), size(), size()), |(lines, end, longest, segment)| {
+    let template = vec(prop::sample::select(&PARTS[..]), 0..9).prop_map(|parts| parts.concat());
+    let draws = (vec(line, 0..4), template, any::<Option<u32>>(), size(), size());
+    hold(100, &draws, |(lines, source, end, longest, segment)| {
         let lines = lines.join("\n");
-        let made = sound("Examples::new", || Examples::new("a".as_ref(), &lines, &Vocabulary::Bytes, end, longest))?;
+        // One that is not understood is as none.
+        let template = ChatTemplate::new("a.jinja".as_ref(), &source, &[]).map_err(|error| error.to_string());
+        let template = template.as_ref().map(|template| template as &dyn Template).map_err(String::clone);
+        let form = ExampleForm { vocabulary: &Vocabulary::Bytes, end, longest, template };
+        let made = sound("Examples::new", || Examples::new("a".as_ref(), &lines, &form))?;
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a.jsonl");
         fs::write(&path, &lines).expect("room");
-        let read = sound("Examples::open", || Examples::open(&[path], &Vocabulary::Bytes, end, longest))?;
+        let read = sound("Examples::open", || Examples::open(&[path], &form))?;
         prop_assert_eq!(read.is_ok(), made.is_ok(), "{:?} {:?}", read.err(), made.err());
         if let Ok(examples) = made {
             let measure = || evaluate_examples(&model, &examples, segment, |_| ControlFlow::Continue(())).map(|_| ());

@@ -4,8 +4,8 @@ use crate::{MODELS, folder};
 use hecate_conformance::error;
 use hecate_cpu::Cpu;
 use hecate_models::{
-    LanguageModel, Lora, Opened, Packed, Vocabulary,
-    text::{Examples, Tokens},
+    ChatTemplate, LanguageModel, Lora, Opened, Packed, Vocabulary,
+    text::{ExampleForm, Examples, Tokens},
 };
 use hecate_train::{RunPlan, Settings, Trainer, checkpoint::Run, evaluate::evaluate_examples, schedule::Schedule};
 use safetensors::SafeTensors;
@@ -78,11 +78,16 @@ fn prompts_are_read_and_not_learned() {
 }
 
 /// Words of four characters that the small models have tokens for.
-const LINES: &str = "{\"prompt\": \"!!\", \"completion\": \"## ##\"}\n{\"prompt\": \"$ $\", \"completion\": \"  $$!\"}\n\
+const LINES: &str = "{\"prompt\": \"!!\", \"completion\": \"## ##\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"$ $\"}, \
+                     {\"role\": \"assistant\", \"content\": \"  $$\"}]}\n\
                      {\"text\": \"#!#!#!#!#!#\"}";
+/// A sign ends what each says.
+const TEMPLATE: &str = "{% for m in messages %}{{ m.content }}!{% endfor %}";
 
 fn examples() -> Examples {
-    Examples::new(Path::new("lines"), LINES, &Vocabulary::Bytes, Some(2), 64).expect("examples")
+    let template = ChatTemplate::new("t.jinja".as_ref(), TEMPLATE, &[]).expect("a template");
+    let form = ExampleForm { vocabulary: &Vocabulary::Bytes, end: Some(2), longest: 64, template: Ok(&template) };
+    Examples::new(Path::new("lines"), LINES, &form).expect("examples")
 }
 
 fn settings(steps: u64) -> Settings {
@@ -111,11 +116,11 @@ fn an_adapter_learns_examples_stops_and_goes_on() {
     };
     let mut whole = trainer(&opened, &examples);
     let before = score(whole.model());
-    // Each example by itself: 6, 6 and 11 tokens, and 5, 5 and 11 bytes.
-    assert_eq!((before.tokens, before.bytes), (23, 21.0));
+    // Each example by itself: 6, 5 and 11 tokens, and 5, 5 and 11 bytes. No end token follows the conversation.
+    assert_eq!((before.tokens, before.bytes), (22, 21.0));
     while !whole.finished() {
         let report = whole.step(&examples).expect("a step");
-        assert!(report.tokens >= 12 && report.tokens <= 22 && report.bytes.is_some(), "{report:?}");
+        assert!(report.tokens >= 10 && report.tokens <= 22 && report.bytes.is_some(), "{report:?}");
     }
     let after = score(whole.model());
     assert!(after.loss() < 0.8 * before.loss(), "{} and {}", before.loss(), after.loss());

@@ -15,7 +15,7 @@ use crate::{
 use clap::Args;
 use hecate::{
     Backend, Job,
-    models::{LanguageModel, Vocabulary},
+    models::{ChatTemplate, LanguageModel, Vocabulary},
     train::{
         Settings, Standing,
         checkpoint::Run,
@@ -35,9 +35,9 @@ pub(crate) struct EvalArgs {
     /// Text to predict: files, folders, or `-` for standard input; Hecate's own sources unless given
     #[arg(long, value_name = "FILE", num_args = 1..)]
     text: Vec<PathBuf>,
-    /// Examples to predict, as `finetune` learns them: lines of JSON with `text`, or with `prompt` and `completion`
+    /// Examples to predict, as `finetune` learns them: lines of JSON with `text`, `prompt` and `completion`, or `messages`
     ///
-    /// Each is read by itself, and completions are predicted, not prompts.
+    /// Each is read by itself. Completions are predicted, not prompts, and of messages what the assistant says.
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["text", "jsonl", "tail", "by_position"])]
     data: Vec<PathBuf>,
     #[command(flatten)]
@@ -124,6 +124,8 @@ struct Measured<B: Backend> {
     /// What its tokens mean, and which of them end a text.
     vocabulary: Vocabulary,
     ends: Vec<u32>,
+    /// How conversations are written, or why that is not known.
+    template: Result<ChatTemplate, String>,
 }
 
 impl EvalArgs {
@@ -131,24 +133,25 @@ impl EvalArgs {
     fn open<B: Backend>(&self, device: &B) -> Result<Measured<B>> {
         match &self.model {
             Some(folder) => {
-                let Released { model, vocabulary, ends, .. } =
+                let (Released { model, vocabulary, ends, .. }, template) =
                     released::open_adapted(device, folder, self.adapter.as_deref())?;
-                Ok(Measured { folder: folder.clone(), model, vocabulary, ends })
+                Ok(Measured { folder: folder.clone(), model, vocabulary, ends, template })
             }
             None => {
                 let folder = self.run.folder()?;
                 let (model, vocabulary) = self.run.open(device, &folder)?;
                 // Runs have no tokens that end texts.
-                Ok(Measured { folder, model, vocabulary, ends: Vec::new() })
+                let template = Err("a run has none".to_owned());
+                Ok(Measured { folder, model, vocabulary, ends: Vec::new(), template })
             }
         }
     }
 
     /// Prints loss, bits a byte and perplexity of what examples say is learned.
     fn measure_examples<B: Backend>(&self, device: &B) -> Result<ExitCode> {
-        let Measured { folder, model, vocabulary, ends } = self.open(device)?;
+        let Measured { folder, model, vocabulary, ends, template } = self.open(device)?;
         // Nothing is cut: examples are as long as they are.
-        let examples = finetune::examples(&self.data, &vocabulary, &ends, usize::MAX)?;
+        let examples = finetune::examples(&self.data, (&vocabulary, &ends), &template, usize::MAX)?;
         // Ctrl-C ends the program: a part of the examples has no score.
         let score = evaluate_examples(&model, &examples, SEGMENT, |_| ControlFlow::Continue(()))?;
         let mut out = stdout().lock();

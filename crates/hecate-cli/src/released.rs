@@ -9,7 +9,7 @@ use crate::{
 };
 use hecate::{
     Backend, Bytes, Job,
-    models::{LanguageModel, Opened, Vocabulary, sampling::Sampling},
+    models::{ChatTemplate, LanguageModel, Opened, Vocabulary, sampling::Sampling},
 };
 use indicatif::HumanCount;
 use std::{
@@ -67,15 +67,20 @@ pub(crate) fn words<B: Backend>(opened: &Opened<B>) -> Result<(Vocabulary, Vec<u
     Ok((opened.vocabulary()?, opened.ends()?))
 }
 
-/// As [`open`], with an adapter of PEFT's in another folder beside it.
-pub(crate) fn open_adapted<B: Backend>(device: &B, path: &Path, adapter: Option<&Path>) -> Result<Released<B>> {
-    let released = open(device, path)?;
+/// As [`open`], with an adapter of PEFT's in another folder beside it; and how it writes conversations, or why that is not known.
+pub(crate) fn open_adapted<B: Backend>(
+    device: &B,
+    path: &Path,
+    adapter: Option<&Path>,
+) -> Result<(Released<B>, Result<ChatTemplate, String>)> {
+    let of_file = |opened: &Opened<B>| Ok(opened.chat_template().map_err(|error| error.to_string()));
+    let (released, template) = open_with(device, path, of_file)?;
     // The folder is looked through once more: names of its arrays say what the adapter is of.
     let model = match adapter {
         Some(adapter) => Opened::open(device, path)?.read_adapter(released.model, adapter)?,
         None => released.model,
     };
-    Ok(Released { model, ..released })
+    Ok((Released { model, ..released }, template))
 }
 
 /// Prints what a folder or a file is.

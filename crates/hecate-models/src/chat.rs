@@ -12,7 +12,7 @@ mod source;
 
 pub use reading::Reading;
 
-use crate::Result;
+use crate::{Result, text::Template};
 use serde::Serialize;
 use source::Source;
 use std::path::Path;
@@ -76,7 +76,7 @@ impl Program {
         match *self {}
     }
 
-    fn render(&self, _: &str) -> Result<String> {
+    fn render(&self, _: &str, _: Option<(usize, bool)>) -> Result<String> {
         match *self {}
     }
 }
@@ -145,6 +145,13 @@ impl ChatTemplate {
     /// [`Error::Checkpoint`](crate::Error::Checkpoint) for a template that fails, that refuses the conversation, or that takes too
     /// much work, with the line where it does.
     pub fn render(&self, conversation: &str) -> Result<String> {
-        self.program.render(conversation)
+        self.program.render(conversation, None)
+    }
+}
+
+/// As [`ChatTemplate::render`], whose errors it has.
+impl Template for ChatTemplate {
+    fn part(&self, conversation: &str, messages: usize, opens: bool) -> Result<String> {
+        self.program.render(conversation, Some((messages, opens)))
     }
 }

@@ -5,7 +5,7 @@ mod json_lines;
 mod open;
 
 pub use crate::tokens::{TokenSource, Tokens};
-pub use examples::{Examples, Piece};
+pub use examples::{ExampleForm, Examples, Template};
 pub use json_lines::JsonLines;
 
 use crate::{

@@ -19,10 +19,11 @@ pub(crate) struct FinetuneArgs {
     /// Folder of the model, as Hugging Face has it
     #[arg(long, value_name = "DIR")]
     pub(super) model: PathBuf,
-    /// What is learned: texts, or lines of JSON with `text`, or with `prompt` and `completion`
+    /// What is learned: texts, or lines of JSON with `text`, with `prompt` and `completion`, or with `messages`
     ///
     /// Files whose names end in .jsonl or .ndjson are such lines, each an example with fresh memories; of a prompt and its
-    /// completion, the completion is learned. Of a text every token is, in windows that are drawn at random.
+    /// completion, the completion is learned. Messages, each with `role` and `content`, are written by the model's chat template,
+    /// and what the assistant says is learned. Of a text every token is, in windows that are drawn at random.
     #[arg(long, required = true, value_name = "FILE", num_args = 1..)]
     pub(super) data: Vec<PathBuf>,
     /// Folder of the result, with checkpoints in its folder `training`

@@ -8,8 +8,8 @@ use crate::{
 use hecate::{
     Backend,
     models::{
-        Opened, Vocabulary,
-        text::{Examples, Identity, Stream},
+        ChatTemplate, Opened, Vocabulary,
+        text::{ExampleForm, Examples, Identity, Stream, Template},
     },
     train::{Material, Settings},
 };
@@ -29,7 +29,8 @@ impl Data {
         let (vocabulary, ends) = released::words(opened)?;
         // By their names: a text of JSON would be learned as it is.
         if are_lines(&arguments.data)? {
-            let examples = examples(&arguments.data, &vocabulary, &ends, arguments.tokens)?;
+            let template = opened.chat_template().map_err(|error| error.to_string());
+            let examples = examples(&arguments.data, (&vocabulary, &ends), &template, arguments.tokens)?;
             return Ok(Self::Examples(examples));
         }
         // Long texts stay on the disk only where a byte is a token.
@@ -93,9 +94,16 @@ impl Data {
     }
 }
 
-/// The examples of these files, each of which a model's first end token ends.
-pub(crate) fn examples(paths: &[PathBuf], vocabulary: &Vocabulary, ends: &[u32], longest: usize) -> Result<Examples> {
-    Ok(Examples::open(paths, vocabulary, ends.first().copied(), longest)?)
+/// The examples of these files. A model's first end token ends texts and completions, its template writes conversations, or there
+/// is none for the reason that is told.
+pub(crate) fn examples(
+    paths: &[PathBuf],
+    (vocabulary, ends): (&Vocabulary, &[u32]),
+    template: &Result<ChatTemplate, String>,
+    longest: usize,
+) -> Result<Examples> {
+    let template = template.as_ref().map(|template| template as &dyn Template).map_err(String::clone);
+    Ok(Examples::open(paths, &ExampleForm { vocabulary, end: ends.first().copied(), longest, template })?)
 }
 
 /// Whether files are lines of JSON, by the ends of their names: all of them, or none.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::fs;
 
 /// Words around what each says: the question of a conversation is `w2 … w9 w4`.
-const TEMPLATE: &str = "{% for message in messages %}{{ {'system': 'w1', 'user': 'w2', 'assistant': 'w4'}[message.role] }} \
+pub(super) const TEMPLATE: &str = "{% for message in messages %}{{ {'system': 'w1', 'user': 'w2', 'assistant': 'w4'}[message.role] }} \
                         {{ message.content }} w9 {% endfor %}{% if add_generation_prompt %}w4{{ opening }}{% endif %}";
 /// Of a model that takes the likeliest word.
 const GREEDY: [&str; 2] = ["--temperature", "0"];

@@ -104,6 +104,40 @@ fn an_adapter_learns_and_is_merged() {
     tune("--out b --steps 1").failed(1, &["lines.jsonl", "line 2", "messages"]);
 }
 
+/// What an assistant says is learned as the model's template writes it, so that `chat` then says it.
+#[cfg(feature = "tokenizer")]
+#[test]
+fn a_model_learns_what_an_assistant_says() {
+    let workspace = workspace();
+    let said = |role: &str, content: &str| serde_json::json!({ "role": role, "content": content });
+    // Two answers, so that the first is learned after its question alone.
+    let messages = [said("user", "w3 w5"), said("assistant", "w7"), said("user", "w11"), said("assistant", "w13 w15")];
+    let lines = serde_json::json!({ "messages": messages }).to_string();
+    fs::write(workspace.path("talks.jsonl"), lines).unwrap();
+    // An adapter that is added to the model, so that `chat` opens the result.
+    let tune = || {
+        let flags =
+            "finetune --model model --data talks.jsonl --out out --lora 4 --merge --batch 1 --lr 0.03 --steps 60";
+        workspace.run(&flags.split(' ').collect::<Vec<_>>())
+    };
+    // The way out is a template, or lines that need none.
+    let told = ["line 1", "no chat template", "chat_template.jinja", "`prompt` and `completion`"];
+    tune().failed(1, &told);
+    let measure = ["eval", "--model", "model", "--data", "talks.jsonl"];
+    workspace.run(&measure).failed(1, &told);
+    fs::write(workspace.path("model/chat_template.jinja"), super::chat::TEMPLATE).unwrap();
+    // `w7 w9` and `w13 w15 w9`: each answer with its end.
+    let measured = workspace.run(&measure);
+    measured.succeeded();
+    assert!(measured.stdout.lines().any(|line| line.ends_with("5 of 5")), "{measured:?}");
+    tune().succeeded();
+    // The words of the conversation, and what the template ends an answer with.
+    let flags = ["chat", "--model", "out", "--temperature", "0", "--tokens", "2"];
+    let answered = workspace.run_fed(&flags, "w3 w5\n");
+    answered.succeeded();
+    assert_eq!(answered.stdout.trim(), "w7 w9", "{answered:?}");
+}
+
 /// The whole model, of a text.
 #[cfg(feature = "tokenizer")]
 #[test]

@@ -62,8 +62,8 @@ impl Program {
         Ok(())
     }
 
-    /// The text of a conversation in JSON.
-    pub(super) fn render(&self, conversation: &str) -> Result<String> {
+    /// The text of a conversation in JSON; of a part, that many messages are told, and whether an answer is opened after them.
+    pub(super) fn render(&self, conversation: &str, part: Option<(usize, bool)>) -> Result<String> {
         let expected = "an object in JSON with a list of `messages`";
         let conversation: Value =
             serde_json::from_str(conversation).map_err(|error| Error::config("conversation", error, expected))?;
@@ -71,10 +71,13 @@ impl Program {
         if messages.kind() != ValueKind::Seq {
             return Err(Error::config("conversation", "without one", expected));
         }
-        let messages = messages.try_iter().into_iter().flatten();
+        let count = part.map_or(usize::MAX, |(count, _)| count);
+        let messages = messages.try_iter().into_iter().flatten().take(count);
         let messages = messages.map(|message| with_thoughts(&message)).collect::<Result<Vec<_>>>()?;
         let known = self.told.iter().cloned().chain(pairs(&conversation)?).filter(|(name, _)| name != "messages");
-        let known = Value::from_pairs(known.chain([("messages".to_owned(), Value::from(messages))]));
+        let opens = part.map(|(_, opens)| ("add_generation_prompt".to_owned(), Value::from(opens)));
+        // The last value of a name counts.
+        let known = Value::from_pairs(known.chain([("messages".to_owned(), Value::from(messages))]).chain(opens));
         self.run(known, LONGEST).map_err(|why| Error::checkpoint(&self.path, why))
     }
 

@@ -1,9 +1,13 @@
-//! Examples to learn from: texts, or prompts with what is to follow them, in lines of JSON.
+//! Examples to learn from: texts, prompts with what is to follow them, or conversations, in lines of JSON.
+
+mod conversation;
+mod lines;
 
 use super::{Identity, Text, open};
 use crate::{Packed, Result, Vocabulary, files::unmarked, tokens::fail};
-use serde_json::{Map, Value};
+use lines::{Line, Taught};
 use std::{
+    fmt::Debug,
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -11,13 +15,26 @@ use std::{
 /// Endings of files that a folder is searched for.
 const ENDINGS: [&str; 2] = ["jsonl", "ndjson"];
 
-/// A piece of an example: its text, and whether its tokens are learned. A conversation is pieces of either kind in turn.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// The text.
-    pub text: String,
-    /// Whether its tokens have a loss.
-    pub learned: bool,
+/// How lines become examples of a model.
+#[derive(Debug)]
+pub struct ExampleForm<'a> {
+    /// What makes tokens of texts.
+    pub vocabulary: &'a Vocabulary,
+    /// The token that ends a text. It comes after texts and completions, and is learned.
+    pub end: Option<u32>,
+    /// Most tokens that are read of an example, at least 1.
+    pub longest: usize,
+    /// What writes conversations, or why there is nothing that does, in words.
+    pub template: Result<&'a dyn Template, String>,
+}
+
+/// What writes conversations as a model reads them, as [`ChatTemplate`](crate::ChatTemplate) does.
+pub trait Template: Debug {
+    /// The text of the first `messages` of a conversation in JSON, and of what comes before an answer where one `opens`.
+    ///
+    /// # Errors
+    /// What the template refuses, in words.
+    fn part(&self, conversation: &str, messages: usize, opens: bool) -> Result<String>;
 }
 
 /// Examples as tokens, each with what of it is learned.
@@ -34,22 +51,24 @@ pub struct Examples {
 }
 
 impl Examples {
-    /// The examples of these files, a line each: `{"text": …}`, all of which is learned, or `{"prompt": …, "completion": …}`, of
-    /// which the completion is. `end`, the token that ends a text, comes after each and is learned. Of folders the files below
-    /// them are read whose names end in `.jsonl` or `.ndjson`.
+    /// The examples of these files, a line each: `{"text": …}`, all of which is learned, `{"prompt": …, "completion": …}`, of
+    /// which the completion is, or `{"messages": [{"role": …, "content": …}, …]}`, of which what the assistant says is, with what
+    /// the template ends it with. Of folders the files below them are read whose names end in `.jsonl` or `.ndjson`.
     ///
-    /// A text of more than `longest` tokens, at least 1, is cut into several examples. Prompt and completion become tokens apart,
-    /// as they do where a model continues a prompt.
+    /// A text of more than `longest` tokens is cut into several examples. Prompt and completion become tokens apart, as they do
+    /// where a model continues a prompt. A conversation becomes tokens as one text, up to its last answer that is learned: answers
+    /// with `"weight": 0` are not. What else a line says, such as `tools`, its template is told.
     ///
     /// # Errors
-    /// [`Error::Text`](crate::Error::Text) naming file, line and field; as [`Vocabulary::encode`].
-    pub fn open(paths: &[PathBuf], vocabulary: &Vocabulary, end: Option<u32>, longest: usize) -> Result<Self> {
+    /// [`Error::Text`](crate::Error::Text) naming file, line and field, also for a template that refuses a conversation or that
+    /// writes earlier turns otherwise later on; as [`Vocabulary::encode`].
+    pub fn open(paths: &[PathBuf], form: &ExampleForm<'_>) -> Result<Self> {
         let files = open::named_or_ending(paths, &ENDINGS)?;
         let whole = Text::open(&files, usize::MAX)?;
         let mut examples = Self::none(open::name(paths), whole.identity().clone());
         for file in &files {
             let lines = Text::open(std::slice::from_ref(file), usize::MAX)?;
-            examples.add(file, &lines.content()?, (vocabulary, end, longest.max(1)))?;
+            examples.add(file, &lines.content()?, form)?;
         }
         examples.checked()
     }
@@ -58,9 +77,9 @@ impl Examples {
     ///
     /// # Errors
     /// As [`Examples::open`].
-    pub fn new(name: &Path, lines: &str, vocabulary: &Vocabulary, end: Option<u32>, longest: usize) -> Result<Self> {
+    pub fn new(name: &Path, lines: &str, form: &ExampleForm<'_>) -> Result<Self> {
         let mut examples = Self::none(name.to_owned(), Identity::of(lines));
-        examples.add(name, lines.as_bytes(), (vocabulary, end, longest.max(1)))?;
+        examples.add(name, lines.as_bytes(), form)?;
         examples.checked()
     }
 
@@ -69,40 +88,28 @@ impl Examples {
     }
 
     /// Adds the examples of these lines.
-    fn add(&mut self, name: &Path, lines: &[u8], how: (&Vocabulary, Option<u32>, usize)) -> Result<()> {
+    fn add(&mut self, name: &Path, lines: &[u8], form: &ExampleForm<'_>) -> Result<()> {
         let lines = unmarked(lines).split(|&byte| byte == b'\n').enumerate();
         for (number, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
             let at = |why: String| fail(name, format!("line {}: {why}", number + 1));
-            let pieces = pieces(line).map_err(at)?;
-            self.add_example(&pieces, how)?.map_err(at)?;
+            let line = Line::read(line, form).map_err(at)?;
+            let taught = line.tokens(form.vocabulary, form.end)?;
+            self.add_example(&taught, form.longest.max(1)).map_err(at)?;
         }
         Ok(())
     }
 
-    /// Adds an example of these pieces, or says what is wrong with it.
-    fn add_example(
-        &mut self,
-        pieces: &[Piece],
-        (vocabulary, end, longest): (&Vocabulary, Option<u32>, usize),
-    ) -> Result<Result<(), String>> {
-        let (mut tokens, mut learned) = (Vec::new(), Vec::new());
-        for piece in pieces {
-            tokens.extend(vocabulary.encode(&piece.text)?);
-            learned.resize(tokens.len(), piece.learned);
-        }
-        tokens.extend(end);
-        learned.resize(tokens.len(), true);
+    /// Adds what a line teaches, or says what is wrong with it.
+    fn add_example(&mut self, taught: &Taught, longest: usize) -> Result<(), String> {
+        let Taught { tokens, learned, bytes, whole } = taught;
         if !learned.iter().skip(1).any(|learned| *learned) {
-            return Ok(Err("no token to learn: the first has none before it".to_owned()));
+            return Err("no token to learn: the first has none before it".to_owned());
         }
-        let whole = pieces.iter().all(|piece| piece.learned);
         // The last token is not read.
         let read = tokens.len() - 1;
         if !whole && read > longest {
-            let why = format!("{read} tokens, expected at most {longest}; shorten it, or allow more");
-            return Ok(Err(why));
+            return Err(format!("{read} tokens, expected at most {longest}; shorten it, or allow more"));
         }
-        let bytes = pieces.iter().filter(|piece| piece.learned).map(|piece| piece.text.len()).sum::<usize>();
         let (mut start, mut told) = (0, 0);
         while start < read {
             // Each begins with the token that the one before ended with, which is read here and predicted there.
@@ -114,7 +121,7 @@ impl Examples {
             self.all.push((first..self.tokens.len(), upto - told));
             (start, told) = (last, upto);
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Refuses no example at all.
@@ -166,34 +173,5 @@ impl Examples {
     /// as many as it has tokens.
     pub fn bytes(&self, numbers: &[usize]) -> usize {
         numbers.iter().filter_map(|&number| self.all.get(number)).map(|(_, bytes)| bytes).sum()
-    }
-}
-
-/// The pieces of a line, or what is wrong with it.
-fn pieces(line: &[u8]) -> Result<Vec<Piece>, String> {
-    let object: Value = serde_json::from_slice(line).map_err(|error| format!("no JSON ({error})"))?;
-    let fields = object.as_object().ok_or("no object; each line is to be one, in braces")?;
-    if fields.contains_key("messages") {
-        let why =
-            "`messages` are learned through a chat template, which is not built yet; give `prompt` and `completion`";
-        return Err(why.to_owned());
-    }
-    if fields.contains_key("prompt") || fields.contains_key("completion") {
-        let [prompt, completion] = [text(fields, "prompt")?, text(fields, "completion")?];
-        return Ok(vec![Piece { text: prompt, learned: false }, Piece { text: completion, learned: true }]);
-    }
-    Ok(vec![Piece { text: text(fields, "text")?, learned: true }])
-}
-
-/// The text in a field.
-fn text(fields: &Map<String, Value>, name: &str) -> Result<String, String> {
-    match fields.get(name) {
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(_) => Err(format!("`{name}` is no text")),
-        None => {
-            let known: Vec<_> = fields.keys().map(String::as_str).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            Err(format!("no field `{name}`; there are {known}, expected `text`, or `prompt` and `completion`"))
-        }
     }
 }
