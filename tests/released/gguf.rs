@@ -2,7 +2,7 @@
 
 use crate::scores::{Case, SCORES, TOKENS};
 use hecate_cpu::Cpu;
-use hecate_models::{Error, LanguageModel, Opened};
+use hecate_models::{Error, LanguageModel, Message, Opened};
 use safetensors::SafeTensors;
 use std::{fs, path::PathBuf};
 
@@ -89,6 +89,118 @@ fn a_file_is_read_and_not_written() {
     assert!(told.contains("tokenizer.ggml.model"), "{told}");
 }
 
+/// `blocks.gguf` with these entries more.
+fn with_entries(entries: &[Vec<u8>]) -> Vec<u8> {
+    let (mut bytes, mut more) = (fs::read(file("blocks.gguf")).expect("a file"), entries.concat());
+    // Arrays come after a multiple of 32 bytes, so a note fills them up to the next one.
+    let note = |length: usize| entry("note", 8, &text(&"-".repeat(length)));
+    more.extend(note((32 - (more.len() + note(0).len()) % 32) % 32));
+    let count = u64::from_le_bytes(bytes[16..24].try_into().expect("a number")) + entries.len() as u64 + 1;
+    bytes[16..24].copy_from_slice(&count.to_le_bytes());
+    bytes.splice(24..24, more);
+    bytes
+}
+
+/// A truth as an entry.
+fn truth(key: &str, value: bool) -> Vec<u8> {
+    entry(key, 7, &[value.into()])
+}
+
+/// A number as an entry.
+fn number(key: &str, value: u32) -> Vec<u8> {
+    entry(key, 4, &value.to_le_bytes())
+}
+
+const TEMPLATE: &str = "tokenizer.chat_template";
+const BOS: &str = "tokenizer.ggml.bos_token_id";
+const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+
+/// What is looked at in a file of these bytes.
+fn looked_at<T>(bytes: &[u8], what: impl FnOnce(&Opened<Cpu>) -> Result<T, Error>) -> Result<T, String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.gguf");
+    fs::write(&path, bytes).expect("room");
+    let found = open(&path).and_then(|opened| what(&opened));
+    found.map_err(|error| {
+        assert!(matches!(error, Error::Checkpoint { .. }) && error.to_string().contains("model.gguf"), "{error:?}");
+        error.to_string()
+    })
+}
+
+/// The template in a file writes conversations, and knows the texts of the special tokens that the file has numbers of.
+#[test]
+fn the_template_in_a_file_writes_conversations() {
+    let source = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}\
+                  {{ '>' if add_generation_prompt }}{{ unk_token }}{{ pad_token }}";
+    let written = |entries: &[Vec<u8>]| {
+        looked_at(&with_entries(entries), |opened| {
+            let template = opened.chat_template()?;
+            Ok((template.prompt(&[Message::new("user", "cat")])?, template.end().map(str::to_owned)))
+        })
+    };
+    let own = entry(TEMPLATE, 8, &text(source));
+    let end = Some("<|im_end|>".to_owned());
+    assert_eq!(written(std::slice::from_ref(&own)), Ok(("user: cat<|im_end|>>".to_owned(), end.clone())));
+    let more = [own.clone(), number(BOS, 1), number("tokenizer.ggml.unknown_token_id", 0)];
+    assert_eq!(written(&more), Ok(("<|im_start|>user: cat<|im_end|>><|endoftext|>".to_owned(), end)));
+    for (entries, told) in [
+        (&[][..], "no chat template in this file"),
+        (&[number(TEMPLATE, 3)], "`tokenizer.chat_template` is 3, expected a text"),
+        (&[entry(TEMPLATE, 8, &text("a\n{% for %}"))], "not understood in line 2"),
+        (&[entry(TEMPLATE, 8, &text(&"a".repeat((1 << 20) + 1)))], "1048577 bytes, expected at most 1048576"),
+        (
+            &[own.clone(), number(BOS, 300)],
+            "`tokenizer.ggml.bos_token_id` is 300, expected the number of one of the 300",
+        ),
+        (&[own, number("tokenizer.ggml.padding_token_id", u32::MAX)], "padding_token_id` is 4294967295"),
+    ] {
+        let found = written(entries).expect_err(told);
+        assert!(found.contains(told), "{found}");
+    }
+}
+
+/// Around a prompt are the tokens that the file asks for; where it does not tell, tokenizers cut as Llama 3's begin a text.
+#[test]
+fn prompts_have_the_tokens_around_them_that_a_file_asks_for() {
+    let told = |begins: Option<bool>, like: &str, entries: &[Vec<u8>]| {
+        let mut bytes = with_entries(entries);
+        let mut change = |old: &[u8], new: &[u8]| {
+            let at = bytes.windows(old.len()).position(|window| window == old).expect("a place");
+            bytes[at..at + old.len()].copy_from_slice(new);
+        };
+        match begins {
+            Some(begins) => change(&truth(ADD_BOS, false), &truth(ADD_BOS, begins)),
+            // Another key of the same length, which nobody knows.
+            None => change(ADD_BOS.as_bytes(), b"tokenizer.ggml.add_bos_tokeN"),
+        }
+        change(&text("smollm"), &text(like));
+        looked_at(&bytes, |opened| {
+            let vocabulary = opened.vocabulary()?;
+            let [plain, prompt] = [vocabulary.encode("cat")?, vocabulary.encode_prompt("cat")?];
+            let at = prompt.windows(plain.len()).position(|window| window == plain).expect("the text");
+            Ok([prompt[..at].to_vec(), prompt[at + plain.len()..].to_vec()])
+        })
+    };
+    let begin = || number(BOS, 1);
+    assert_eq!(told(Some(false), "smollm", &[begin()]), Ok([vec![], vec![]]));
+    assert_eq!(told(Some(true), "smollm", &[begin()]), Ok([vec![1], vec![]]));
+    assert_eq!(told(Some(true), "smollm", &[begin(), truth(ADD_EOS, true)]), Ok([vec![1], vec![2]]));
+    assert_eq!(told(Some(false), "smollm", &[truth(ADD_EOS, true)]), Ok([vec![], vec![2]]));
+    assert_eq!(told(None, "smollm", &[begin()]), Ok([vec![], vec![]]));
+    assert_eq!(told(None, "llama3", &[begin()]), Ok([vec![1], vec![]]));
+    assert_eq!(told(Some(false), "llama3", &[begin()]), Ok([vec![], vec![]]));
+    assert_eq!(told(None, "llama3", &[]), Ok([vec![], vec![]]));
+    for (begins, entries, why) in [
+        (Some(true), &[][..], "`tokenizer.ggml.add_bos_token` is true, expected false: the file says no number"),
+        (Some(true), &[number(BOS, 300)], "`tokenizer.ggml.bos_token_id` is 300"),
+        (None, &[number(ADD_EOS, 1)], "`tokenizer.ggml.add_eos_token` is 1, expected true or false"),
+    ] {
+        let found = told(begins, "smollm", entries).expect_err(why);
+        assert!(found.contains(why), "{found}");
+    }
+}
+
 /// A part of a header: an entry's key, kind and value.
 fn entry(key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
     [&(key.len() as u64).to_le_bytes()[..], key.as_bytes(), &kind.to_le_bytes(), value].concat()
@@ -171,10 +283,7 @@ fn changed(name: &str, old: &[u8], new: &[u8]) -> Vec<u8> {
 
 #[test]
 fn what_is_not_built_or_does_not_fit_is_told_by_name() {
-    let number = |value: u32| value.to_le_bytes();
-    let set = |key: &str, old: u32, new: u32| {
-        changed("llama.gguf", &entry(key, 4, &number(old)), &entry(key, 4, &number(new)))
-    };
+    let set = |key: &str, old: u32, new: u32| changed("llama.gguf", &number(key, old), &number(key, new));
     refused(&set("llama.block_count", 2, 3), &["lacks `model.layers.2."]);
     refused(&set("llama.block_count", 2, 60_000), &["`num_hidden_layers` is 60000"]);
     refused(&set("llama.block_count", 2, 1), &["holds", "`blk.1.", "another family"]);

@@ -102,6 +102,7 @@ impl ChatTemplate {
     }
 
     fn of(source: Source) -> Result<Self> {
+        source.check()?;
         let end = source.tokens.iter().find(|(name, _)| name == "eos_token").map(|(_, text)| text.clone());
         Ok(Self { program: Program::new(source)?, end })
     }

@@ -157,13 +157,12 @@ impl<B: Backend> Opened<B> {
     /// How it writes conversations.
     ///
     /// # Errors
-    /// As [`ChatTemplate::open`]; [`Error::Checkpoint`] for a GGUF file.
+    /// As [`ChatTemplate::open`].
     pub fn chat_template(&self) -> Result<ChatTemplate> {
-        if self.metadata.is_some() {
-            let why = "the chat template of a GGUF file is not read; converse with the model's own folder";
-            return Err(Error::checkpoint(&self.path, why));
+        match &self.metadata {
+            Some(metadata) => gguf::chat_template(&self.path, metadata),
+            None => ChatTemplate::open(&self.path),
         }
-        ChatTemplate::open(&self.path)
     }
 
     /// What its tokens mean.

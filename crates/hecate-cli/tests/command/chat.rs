@@ -149,6 +149,40 @@ fn a_prompt_has_the_tokens_that_the_tokenizer_puts_around_it() {
     assert_eq!(lines(&begun, &["--continue"], "w3 w5\nw7\n"), lines(&plain, &["--continue"], "w1 w3 w5\nw7\n"));
 }
 
+/// A GGUF file with a template in it answers as `generate` goes on after the same text.
+#[test]
+fn a_gguf_file_converses() {
+    let workspace = Workspace::new();
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/released/gguf/blocks.gguf");
+    let mut bytes = fs::read(path).unwrap();
+    let converse = |bytes: &[u8]| {
+        fs::write(workspace.path("model.gguf"), bytes).unwrap();
+        workspace.run_fed(&["chat", "--model", "model.gguf", "--temperature", "0", "--tokens", "5"], "cat\n")
+    };
+    converse(&bytes).failed(1, &["model.gguf", "no chat template in this file"]);
+    // Texts of the format have their lengths before them.
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let source = "{{ eos_token }}{% for m in messages %}the {{ m.content }}{% endfor %}";
+    // A whole number of 32 bytes, so that arrays stay where they are in blocks of that length.
+    let whole = (12 + text("tokenizer.chat_template").len() + source.len()).next_multiple_of(32);
+    let source = format!("{source:<width$}", width = whole - 12 - text("tokenizer.chat_template").len());
+    let entry = [text("tokenizer.chat_template"), 8u32.to_le_bytes().to_vec(), text(&source)].concat();
+    // Otherwise all arrays would lie elsewhere.
+    assert_eq!(entry.len() % 32, 0);
+    // One entry more than the file says, in front of the others.
+    bytes[16] += 1;
+    bytes.splice(24..24, entry);
+    let answered = converse(&bytes);
+    answered.succeeded();
+    // Blanks at the end of the template are a part of the text.
+    let said = format!("<|im_end|>the cat{}", " ".repeat(source.len() - source.trim_end().len()));
+    let flags = ["generate", "--model", "model.gguf", "--temperature", "0", "--tokens", "5", "--prompt", &said];
+    let continued = workspace.run(&flags);
+    continued.succeeded();
+    assert_eq!(continued.stdout.strip_prefix(&said), Some(&answered.stdout[..]), "{answered:?}");
+    assert!(!answered.stdout.trim().is_empty(), "{answered:?}");
+}
+
 /// Each mistake is told with the way out, before weights are read where that can be.
 #[test]
 fn what_cannot_be_a_conversation_is_refused() {

@@ -16,8 +16,6 @@ const TOKENS: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
 pub(super) struct Source {
     /// Its file.
     pub(super) path: PathBuf,
-    // A build without tokenizers runs none.
-    #[cfg_attr(not(feature = "tokenizer"), expect(dead_code))]
     pub(super) text: String,
     /// Names and texts of special tokens.
     pub(super) tokens: Vec<(String, String)>,
@@ -44,11 +42,16 @@ impl Source {
                 "no chat template in this folder: the model was not taught to converse; continue texts with it instead";
             return Err(Error::checkpoint(folder, why));
         };
-        if text.len() > TEMPLATE {
-            let found = format!("`chat_template` has {} bytes, expected at most {TEMPLATE}", text.len());
-            return Err(Error::checkpoint(config, format!("{found}; use the file as it was published")));
-        }
         Ok(Self { text: text.to_owned(), path: config, tokens })
+    }
+
+    /// Refuses a template that is too large.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.text.len() <= TEMPLATE {
+            return Ok(());
+        }
+        let found = format!("the chat template has {} bytes, expected at most {TEMPLATE}", self.text.len());
+        Err(Error::checkpoint(&self.path, format!("{found}; use the file as it was published")))
     }
 }
 

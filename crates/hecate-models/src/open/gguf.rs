@@ -8,6 +8,7 @@ mod change;
 mod dialect;
 mod header;
 mod metadata;
+mod special;
 mod tokenizer;
 
 pub(super) use change::Change;
@@ -19,10 +20,11 @@ use super::{
     describe::Description,
 };
 use crate::{
-    Error, Result, Vocabulary,
+    ChatTemplate, Error, Result, Vocabulary,
     files::{self, Links},
 };
 use dialect::Dialect;
+use special::Special;
 use std::{collections::HashMap, path::Path};
 
 /// What a file holds, looked through and not read yet.
@@ -61,6 +63,19 @@ fn check_names(arrays: &[Array]) -> Result<(), String> {
 pub(super) fn vocabulary(path: &Path, metadata: &Metadata) -> Result<Vocabulary> {
     let file = tokenizer::file(metadata).map_err(|error| super::in_file(path, error))?;
     Vocabulary::from_json(path, file.to_string().as_bytes())
+}
+
+/// How conversations are written: the template in the metadata, with the texts of special tokens.
+///
+/// # Errors
+/// [`Error::Checkpoint`] where there is none, and for special tokens that the file does not have; as [`ChatTemplate::new`].
+pub(super) fn chat_template(path: &Path, metadata: &Metadata) -> Result<ChatTemplate> {
+    let in_file = |error: Error| super::in_file(path, error);
+    let Some(source) = metadata.text("tokenizer.chat_template").map_err(in_file)? else {
+        let why = "no chat template in this file: the model was not taught to converse; continue texts with it instead";
+        return Err(Error::checkpoint(path, why));
+    };
+    ChatTemplate::new(path, source, &Special::of(metadata).map_err(in_file)?.named())
 }
 
 /// Tokens that end a text.

@@ -3,7 +3,7 @@
 //! Byte-level BPE alone (`tokenizer.ggml.model` is `gpt2`): its tokens and merges are in the metadata, and how texts are cut into
 //! words before is a name (`tokenizer.ggml.pre`). SentencePiece's vocabularies (`llama`) and others are refused.
 
-use super::metadata::Metadata;
+use super::{metadata::Metadata, special::Special};
 use crate::{Error, Result, bounds::SIZE};
 use serde_json::{Map, Value, json};
 
@@ -96,7 +96,8 @@ pub(super) fn file(metadata: &Metadata) -> Result<Value> {
         Words::Gpt2 | Words::Digits => (false, false),
     };
     Ok(json!({
-        "version": "1.0", "truncation": null, "padding": null, "post_processor": null, "added_tokens": added,
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
+        "post_processor": Special::of(metadata)?.around(metadata, whole)?,
         "normalizer": if compose { json!({ "type": "NFC" }) } else { Value::Null },
         "pre_tokenizer": words.stage(),
         "decoder": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false },
