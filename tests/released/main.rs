@@ -17,7 +17,7 @@ use std::{fs, path::PathBuf};
 use tempfile::TempDir;
 
 /// Every family, in the forms that its files have.
-const MODELS: [&str; 9] = [
+const MODELS: [&str; 10] = [
     "llama",
     "llama_bf16",
     "delta_net",
@@ -25,6 +25,7 @@ const MODELS: [&str; 9] = [
     "gated_deltanet_f16",
     "olmo_hybrid",
     "olmo_hybrid_rotary",
+    "lfm2",
     "qwen3_5",
     "qwen3_5_text",
 ];

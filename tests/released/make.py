@@ -25,7 +25,7 @@ autotuner.Autotuner.do_bench = staticmethod(lambda *_, **__: [1.0, 1.0, 1.0])
 # Transformers would call kernels of flash-linear-attention, which know 32 bits alone.
 sys.modules["fla"] = None
 import transformers
-from transformers import LlamaForCausalLM, OlmoHybridForCausalLM, Qwen3_5ForCausalLM
+from transformers import Lfm2ForCausalLM, LlamaForCausalLM, OlmoHybridForCausalLM, Qwen3_5ForCausalLM
 
 del sys.modules["fla"]
 from safetensors import safe_open
@@ -230,6 +230,16 @@ def qwen3_5(tied):
     return Qwen3_5ForCausalLM(config)
 
 
+def lfm2():
+    """Gated convolutions beside attention with norms of queries and keys; the MLPs' width is made of the one that is told."""
+    config = transformers.Lfm2Config(
+        **COMMON, hidden_size=18, intermediate_size=35, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1,
+        layer_types=["conv", "full_attention", "conv"], conv_L_cache=4, norm_eps=1e-3, block_multiple_of=9,
+        block_ffn_dim_multiplier=1.1, rope_parameters=ROTARY,
+    )
+    return Lfm2ForCausalLM(config)
+
+
 ROTARY = {"rope_type": "default", "rope_theta": 1000.0}
 MODELS = {
     "llama": lambda name: save(name, llama(3, 1, 6, True), in_64_bits),
@@ -241,6 +251,7 @@ MODELS = {
     ),
     "olmo_hybrid": lambda name: save(name, olmo_hybrid(rope_parameters=ROTARY | {"rope_theta": None}), in_64_bits, "8KB"),
     "olmo_hybrid_rotary": lambda name: save(name, olmo_hybrid(rope_parameters=ROTARY), in_64_bits),
+    "lfm2": lambda name: save(name, lfm2(), in_64_bits, "8KB"),
     "qwen3_5": lambda name: save(name, qwen3_5(True), in_64_bits, change=nested),
     "qwen3_5_text": lambda name: save(name, qwen3_5(False), in_64_bits, "8KB", torch.bfloat16),
 }

@@ -92,6 +92,11 @@ impl<B: Backend> Case<B> {
         if let Some(whole) = self.array(&format!("gradient.{name}")).filter(|whole| whole.len() == count) {
             return whole;
         }
+        for (ours, theirs) in RENAMED.iter().filter(|(ours, _)| name.contains(ours)) {
+            if let Some(whole) = self.array(&format!("gradient.{}", name.replacen(ours, theirs, 1))) {
+                return whole;
+            }
+        }
         let whole = |name: String| self.array(&format!("gradient.{name}")).unwrap_or_else(|| panic!("no {name}"));
         if let Some((layer, part)) = name.split_once(".self_attn.") {
             let joined = whole(format!("{layer}.self_attn.q_proj.weight"));
@@ -107,6 +112,17 @@ impl<B: Backend> Case<B> {
         whole(format!("{layer}.linear_attn.{theirs}"))[before..before + count].to_vec()
     }
 }
+
+/// Parts of names of parameters of `lfm2`, and what transformers calls them.
+const RENAMED: [(&str, &str); 7] = [
+    ("model.norm", "model.embedding_norm"),
+    ("self_attn.q_norm", "self_attn.q_layernorm"),
+    ("self_attn.k_norm", "self_attn.k_layernorm"),
+    ("self_attn.o_proj", "self_attn.out_proj"),
+    ("feed_forward.gate_proj", "feed_forward.w1"),
+    ("feed_forward.up_proj", "feed_forward.w3"),
+    ("feed_forward.down_proj", "feed_forward.w2"),
+];
 
 /// Names in files of transformers, and of the parameters that they are.
 const JOINED: [(&str, &[&str]); 7] = [

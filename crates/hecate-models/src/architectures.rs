@@ -4,6 +4,7 @@
 mod decoder;
 mod delta_net;
 mod gated_deltanet;
+mod lfm2;
 mod llama;
 mod olmo_hybrid;
 mod qwen3_5;
@@ -11,6 +12,7 @@ mod rope;
 
 pub use delta_net::DeltaNet;
 pub use gated_deltanet::GatedDeltaNet;
+pub use lfm2::Lfm2;
 pub use llama::Llama;
 pub use olmo_hybrid::OlmoHybrid;
 pub use qwen3_5::Qwen35;
@@ -119,6 +121,7 @@ families! {
     DeltaNet "delta_net",
     GatedDeltaNet "gated_deltanet",
     OlmoHybrid "olmo_hybrid",
+    Lfm2 "lfm2",
     Qwen35 "qwen3_5" | "qwen3_5_text",
 }
 

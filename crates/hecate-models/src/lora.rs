@@ -31,7 +31,8 @@ pub struct Lora {
 
 impl Lora {
     /// Maps of memories, attention and MLPs in files of all families, but for those of gates. No model has all of them.
-    pub const TARGETS: [&'static str; 11] = [
+    pub const TARGETS: [&'static str; 15] = [
+        "in_proj",
         "in_proj_qkv",
         "in_proj_z",
         "out_proj",
@@ -43,6 +44,9 @@ impl Lora {
         "gate_proj",
         "up_proj",
         "down_proj",
+        "w1",
+        "w2",
+        "w3",
     ];
 
     /// Of this rank, with `s = 2` and no target yet.

@@ -108,9 +108,15 @@ pub(super) fn share(name: &str, width: usize, heads: usize) -> Result<usize> {
     Err(Error::config(name, width, format!("a multiple of the {heads} heads")))
 }
 
-/// Which blocks are attention, of `layer_types`, one a block; where that is absent, every block of `period`, its last.
-pub(super) fn attention_layers(types: Option<&[String]>, layers: usize, period: usize) -> Result<Vec<bool>> {
-    let Some(types) = types else { return Ok((1..=layers).map(|i| i.is_multiple_of(period)).collect()) };
+/// Which blocks are attention, of `layer_types`, one a block, in which `rest` is what is none; where they are absent, those that
+/// `untold` says.
+pub(super) fn attention_layers(
+    types: Option<&[String]>,
+    rest: &str,
+    layers: usize,
+    untold: impl Fn(usize) -> bool,
+) -> Result<Vec<bool>> {
+    let Some(types) = types else { return Ok((0..layers).map(untold).collect()) };
     if types.len() != layers {
         return Err(Error::config(
             "layer_types",
@@ -120,8 +126,8 @@ pub(super) fn attention_layers(types: Option<&[String]>, layers: usize, period: 
     }
     let kind = |found: &String| match found.as_str() {
         "full_attention" => Ok(true),
-        "linear_attention" => Ok(false),
-        other => Err(Error::config("layer_types", format!("`{other}`"), "`full_attention` or `linear_attention`")),
+        other if other == rest => Ok(false),
+        other => Err(Error::config("layer_types", format!("`{other}`"), format!("`full_attention` or `{rest}`"))),
     };
     types.iter().map(kind).collect()
 }

@@ -76,7 +76,8 @@ impl OlmoHybrid {
 
     /// Which blocks are attention.
     fn attends(&self) -> Result<Vec<bool>> {
-        attention_layers(self.layer_types.as_deref(), self.trunk.num_hidden_layers, 4)
+        let fourth = |i: usize| (i + 1).is_multiple_of(4);
+        attention_layers(self.layer_types.as_deref(), "linear_attention", self.trunk.num_hidden_layers, fourth)
     }
 
     /// A block: attention with [`NormPlace::After`], or a memory with [`NormPlace::Before`].

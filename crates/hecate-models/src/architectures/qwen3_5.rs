@@ -67,7 +67,8 @@ impl Qwen35 {
     /// Which blocks are attention.
     fn attends(&self) -> Result<Vec<bool>> {
         let period = self.full_attention_interval.unwrap_or(4).max(1);
-        attention_layers(self.layer_types.as_deref(), self.trunk.num_hidden_layers, period)
+        let last = |i: usize| (i + 1).is_multiple_of(period);
+        attention_layers(self.layer_types.as_deref(), "linear_attention", self.trunk.num_hidden_layers, last)
     }
 
     fn block<B: Backend>(&self, build: &mut Builder<'_, B>, attends: bool) -> Result<Block<B>> {

@@ -10,7 +10,7 @@ use hecate_core::{
     primitives::{ConvInputs, ConvOptions, ConvOutputs, L2Norm},
 };
 
-/// Each channel convolved by itself with its last few inputs, then SiLU.
+/// Each channel convolved by itself with its last few inputs, then SiLU where there is one.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortConv {
     /// Name of the parameter and of the array in the cache.
@@ -18,6 +18,8 @@ pub struct ShortConv {
     weight: ParameterId,
     channels: usize,
     taps: usize,
+    /// Whether SiLU follows.
+    silu: bool,
 }
 
 impl ShortConv {
@@ -34,7 +36,20 @@ impl ShortConv {
     ) -> Result<Self> {
         within("taps", taps, 2..=SIZE)?;
         let weight = build.within(name).parameter("weight", [channels, 1, taps], Init::Taps(taps))?;
-        Ok(Self { name, weight, channels, taps })
+        Ok(Self { name, weight, channels, taps, silu: true })
+    }
+
+    /// As [`ShortConv::new`], without SiLU.
+    ///
+    /// # Errors
+    /// As [`ShortConv::new`].
+    pub fn linear<B: Backend>(
+        build: &mut Builder<'_, B>,
+        name: &'static str,
+        channels: usize,
+        taps: usize,
+    ) -> Result<Self> {
+        Ok(Self { silu: false, ..Self::new(build, name, channels, taps)? })
     }
 
     /// `x [B,T,channels]` to the same shape, after the last inputs in the context's cache, which takes the new ones.
@@ -54,7 +69,7 @@ impl ShortConv {
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
         let (weight, state) = self.parts(tape, x, context)?;
-        let options = ConvOptions { silu: true, l2_norm };
+        let options = ConvOptions { silu: self.silu, l2_norm };
         let inputs = ConvInputs { x, weight: &weight, state: &state };
         let ConvOutputs { y, state } = tape.conv(options, &context.sequences, inputs)?;
         context.carry(self.name, &state);
@@ -69,7 +84,7 @@ impl ShortConv {
     ) -> Result<Vec<Var<B>>> {
         let call = |&(conv, x, l2_norm): &(&Self, &Var<B>, Option<L2Norm>)| {
             let (weight, state) = conv.parts(tape, x, context)?;
-            Ok((ConvOptions { silu: true, l2_norm }, ConvInputs { x: x.clone(), weight, state }))
+            Ok((ConvOptions { silu: conv.silu, l2_norm }, ConvInputs { x: x.clone(), weight, state }))
         };
         let calls = each.iter().map(call).collect::<Result<Vec<_>>>()?;
         let outputs = tape.conv_each(&context.sequences, calls)?;

@@ -46,6 +46,8 @@ pub enum HeadNorm {
     Nothing,
     /// Of each head by itself, times `1 + w`, with `w [D]` for all of them; this is added to mean squares.
     Each(f32),
+    /// As [`HeadNorm::Each`], times `w`.
+    EachAlone(f32),
     /// Of all heads together, times `w [H · D]`; this is added to mean squares.
     Together(f32),
 }
@@ -82,6 +84,9 @@ impl FullAttention {
                 RmsNorm::one_plus(build, "q_norm", width, epsilon)?,
                 RmsNorm::one_plus(build, "k_norm", width, epsilon)?,
             ]),
+            HeadNorm::EachAlone(epsilon) => {
+                Some([RmsNorm::new(build, "q_norm", width, epsilon)?, RmsNorm::new(build, "k_norm", width, epsilon)?])
+            }
             HeadNorm::Together(epsilon) => Some([
                 RmsNorm::new(build, "q_norm", heads * width, epsilon)?,
                 RmsNorm::new(build, "k_norm", kv_heads * width, epsilon)?,

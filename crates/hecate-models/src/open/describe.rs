@@ -22,7 +22,7 @@ const NOT_BUILT: [(&str, &str); 17] = [
     ("falcon_h1", "Mamba-2 beside attention"),
     ("mamba2", "Mamba-2"),
     ("nemotron_h", "Mamba-2, experts"),
-    ("lfm2", "gated short convolutions"),
+    ("lfm2_moe", "experts"),
     ("rwkv7", "retention by channel with a low-rank erase"),
     ("kda", "retention by channel"),
     ("kimi_linear", "retention by channel, latent attention, experts"),
