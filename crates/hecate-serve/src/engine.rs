@@ -4,6 +4,7 @@
 //! prompt is read. So a long prompt holds the others up by a segment a token, and texts join and leave between two tokens.
 //! Prompts are cut into segments by their own length alone: what a text gets does not depend on which others run.
 
+mod likelihoods;
 mod request;
 mod sessions;
 mod text;

@@ -1,6 +1,6 @@
 //! A text that is read and written.
 
-use super::{Writer, request::Request, sessions::Sessions};
+use super::{Writer, likelihoods::Likelihoods, request::Request, sessions::Sessions};
 use crate::order::{Event, Reason};
 use hecate_core::Backend;
 use hecate_models::{
@@ -31,6 +31,7 @@ pub(crate) struct Text<'a, B: Backend> {
     others: VecDeque<(usize, Sampler)>,
     decoder: Decoder<'a>,
     stops: Stops,
+    likelihoods: Likelihoods,
 }
 
 impl<'a, B: Backend> Text<'a, B> {
@@ -40,7 +41,7 @@ impl<'a, B: Backend> Text<'a, B> {
         mut session: Session<B>,
         prompt: Vec<u32>,
         mut continuations: VecDeque<(usize, Sampler)>,
-        (stops, most): (&[String], usize),
+        (stops, most, likeliest): (&[String], usize, Option<usize>),
         writer: &Writer<'a, B>,
     ) -> Self {
         let mut index = 0;
@@ -49,7 +50,8 @@ impl<'a, B: Backend> Text<'a, B> {
             session.set_sampler(sampler);
         }
         let (decoder, stops, others) = (writer.vocabulary.decoder(), Stops::new(stops.to_vec()), continuations);
-        Self { request, session, written: 0, most, index, prompt, read: 0, others, decoder, stops }
+        let likelihoods = Likelihoods::new(likeliest);
+        Self { request, session, written: 0, most, index, prompt, read: 0, others, decoder, stops, likelihoods }
     }
 
     /// Places that it takes among those that run.
@@ -84,11 +86,14 @@ impl<'a, B: Backend> Text<'a, B> {
     }
 
     /// Another continuation of what was read.
-    fn other(&self, index: usize, sampler: Sampler) -> Self {
+    fn other(&self, index: usize, mut sampler: Sampler) -> Self {
         let (request, mut session) = (Rc::clone(&self.request), self.session.fork());
+        // The prompt is as much before this continuation as before the one that read it.
+        sampler.read(&self.prompt);
         session.set_sampler(sampler);
         let (prompt, others, decoder, stops) = (Vec::new(), VecDeque::new(), self.decoder.clone(), self.stops.clone());
-        Self { request, session, written: 0, most: self.most, index, prompt, read: 0, others, decoder, stops }
+        let (most, likelihoods) = (self.most, self.likelihoods.clone());
+        Self { request, session, written: 0, most, index, prompt, read: 0, others, decoder, stops, likelihoods }
     }
 
     /// Takes the token that was drawn, and tells what can be shown; why the text ends, if it does.
@@ -99,6 +104,7 @@ impl<'a, B: Backend> Text<'a, B> {
         self.written += 1;
         let ends = writer.ends.contains(&token);
         if !ends {
+            self.likelihoods.draw(&self.session);
             let text = self.decoder.push(token)?;
             self.show(&text);
         }
@@ -111,24 +117,31 @@ impl<'a, B: Backend> Text<'a, B> {
         // What was held back has become no stop text, unless the last character is one.
         let rest = self.decoder.finish()?;
         self.show(&rest);
-        let reason = if ends || self.stops.met() { Reason::Stop } else { Reason::Length };
+        let met = self.stops.met();
         let held = self.stops.finish();
         self.tell(held);
-        Ok(Some(reason))
+        // Tokens without a text of their own are the end of the text as well.
+        let rest = if met { Vec::new() } else { self.likelihoods.rest() };
+        if !rest.is_empty() {
+            self.request.tell(Event::Text { index: self.index, text: String::new(), tokens: rest });
+        }
+        Ok(Some(if ends || met { Reason::Stop } else { Reason::Length }))
     }
 
     /// Tells what of this the stop texts let through.
     fn show(&mut self, text: &str) {
+        self.likelihoods.write(text);
         let shown = self.stops.push(text.as_bytes());
         self.tell(shown);
     }
 
     /// Tells these bytes, if any.
-    fn tell(&self, bytes: Vec<u8>) {
+    fn tell(&mut self, bytes: Vec<u8>) {
         if !bytes.is_empty() {
             // Stops part no character in two.
             let text = String::from_utf8_lossy(&bytes).into_owned();
-            self.request.tell(Event::Text { index: self.index, text });
+            let tokens = self.likelihoods.show(&text);
+            self.request.tell(Event::Text { index: self.index, text, tokens });
         }
     }
 
