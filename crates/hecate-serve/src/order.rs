@@ -64,8 +64,9 @@ pub(crate) struct Told {
 pub(crate) enum Event {
     /// It goes on with this, which may be empty, and with these tokens, where they were asked for.
     Text { index: usize, text: String, tokens: Vec<Told> },
-    /// It is done, with so many tokens.
-    Ended { index: usize, reason: Reason, tokens: usize },
+    /// It is done, with so many tokens, and with so many of its prompt that were not read again for it: 0 for all but the first
+    /// continuation of a prompt.
+    Ended { index: usize, reason: Reason, tokens: usize, cached: usize },
     /// Nothing more comes, of any of the texts.
     Failed(Refusal),
 }

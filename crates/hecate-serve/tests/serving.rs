@@ -2,6 +2,7 @@
 //!
 //! * `texts`: a text is what the library writes, in all the ways to ask for it
 //! * `drawing`: how tokens are drawn, and how likely they were
+//! * `prefixes`: prompts that begin as others did
 //! * `sessions`: a text goes on later, and in another server
 //! * `limits`: what is refused, and what is let go
 //! * `malformed`: requests that nobody should send
@@ -13,6 +14,7 @@ mod serving {
     mod harness;
     mod limits;
     mod malformed;
+    mod prefixes;
     mod sessions;
     mod texts;
 }

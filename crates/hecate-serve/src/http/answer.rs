@@ -75,9 +75,10 @@ pub(super) struct Answer {
     ordered: Ordered,
     /// What stands before each text.
     before: Vec<String>,
-    /// Texts that are done, and tokens of them.
+    /// Texts that are done, tokens of them, and tokens of their prompts that were not read again.
     done: usize,
     written: usize,
+    cached: usize,
     /// Parts of a stream that are ready.
     ready: VecDeque<String>,
 }
@@ -88,7 +89,7 @@ impl Answer {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let (id, model) = (format!("{}-{:016x}", form.names()[0], random()), app.id.clone());
         let (vocabulary, before, ready) = (Arc::clone(&app.vocabulary), Vec::new(), VecDeque::new());
-        Self { form, id, created, model, vocabulary, ordered, before, done: 0, written: 0, ready }
+        Self { form, id, created, model, vocabulary, ordered, before, done: 0, written: 0, cached: 0, ready }
     }
 
     /// The same, with a text before the continuations of each prompt; none at all for none.
@@ -127,9 +128,9 @@ impl Answer {
                     texts[index].push_str(&text);
                     told[index].extend(tokens);
                 }
-                Event::Ended { index, reason, tokens } => {
+                Event::Ended { index, reason, tokens, cached } => {
                     reasons[index] = reason;
-                    self.count(tokens);
+                    self.count(tokens, cached);
                 }
                 Event::Failed(refusal) => return Err(refusal),
             }
@@ -180,9 +181,9 @@ impl Answer {
                 Ok(logprobs) => self.tell(self.form.part(index, Some(&text), None, &logprobs)),
                 Err(refusal) => self.fail(&refusal),
             },
-            Ok(Event::Ended { index, reason, tokens }) => {
+            Ok(Event::Ended { index, reason, tokens, cached }) => {
                 self.tell(self.form.part(index, None, Some(reason), &Value::Null));
-                self.count(tokens);
+                self.count(tokens, cached);
                 if self.done == self.ordered.texts {
                     self.finish(usage);
                 }
@@ -226,9 +227,10 @@ impl Answer {
     }
 
     /// Another text is done.
-    fn count(&mut self, tokens: usize) {
+    fn count(&mut self, tokens: usize, cached: usize) {
         self.done += 1;
         self.written += tokens;
+        self.cached += cached;
     }
 
     /// What every answer and every part of one says.
@@ -239,6 +241,9 @@ impl Answer {
     /// Tokens read and written, of all texts together.
     fn usage(&self) -> Value {
         let (read, written) = (self.ordered.read, self.written);
-        json!({"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written})
+        json!({
+            "prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+        })
     }
 }
