@@ -54,6 +54,12 @@ pub(crate) struct ServeArgs {
     /// Sessions in memory; with `--sessions` more go to the disk
     #[arg(long, default_value_t = Limits::default().sessions, value_name = "N", value_parser = count)]
     sessions_in_memory: usize,
+    /// Tokens from a state that is kept of a long prompt to the next, in steps of 512; prompts with the same beginning go on from there
+    #[arg(long, default_value_t = Limits::default().prefix_every, value_name = "N", value_parser = count)]
+    prefix_every: usize,
+    /// Memory for such states, MiB; 0 keeps none
+    #[arg(long, default_value_t = Limits::default().prefix_bytes >> 20, value_name = "MIB", value_parser = mebibytes)]
+    prefix_memory: usize,
     /// How the model's matrices are stored; bf16 takes half the memory and half the time of reading them
     #[arg(long, default_value = "f32", value_parser = PossibleValuesParser::new(Precision::STORED))]
     precision: String,
@@ -68,6 +74,11 @@ const MOST: usize = 1 << 24;
 fn count(text: &str) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count| (1..=MOST).contains(count));
     count.ok_or_else(|| format!("expected a whole number from 1 to {MOST}"))
+}
+
+/// Memory in MiB, or none.
+fn mebibytes(text: &str) -> Result<usize, String> {
+    if text == "0" { Ok(0) } else { count(text) }
 }
 
 /// Serves until it is asked to stop.
@@ -137,6 +148,8 @@ impl ServeArgs {
             prompt: self.most_read,
             tokens: self.most_written,
             sessions: self.sessions_in_memory,
+            prefix_every: self.prefix_every,
+            prefix_bytes: self.prefix_memory.saturating_mul(1 << 20),
             ..Limits::default()
         };
         Settings { limits, sessions: self.sessions.clone(), key }

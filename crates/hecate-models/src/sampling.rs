@@ -1,11 +1,20 @@
 //! Choosing the next token.
 
+mod likelihood;
+
+pub use likelihood::Likelihood;
+
 use crate::{At, Error, Place, Result, Vocabulary};
 use hecate_core::{
     Backend, Tensor,
     primitives::{self, Draw, NO_SCORE, TOO_LARGE, UNDEFINED},
 };
-use std::{borrow::Cow, collections::BTreeSet, ops::Range, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::Arc,
+};
 
 /// How a token is drawn from logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,6 +41,16 @@ impl Default for Sampling {
     }
 }
 
+/// What is subtracted from logits of tokens that were drawn before, as OpenAI's API has it; negative values make them likelier.
+/// Tokens that others wrote, such as a prompt, do not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Penalties {
+    /// Subtracted once, however often a token was drawn; finite, and 0 changes nothing.
+    pub presence: f32,
+    /// Subtracted for each time that a token was drawn; finite, and 0 changes nothing.
+    pub frequency: f32,
+}
+
 /// Draws tokens, one after another, as [`hecate_core::primitives::sample`] does: from the same logits the same tokens, on the
 /// host and on every device.
 #[derive(Clone, Debug)]
@@ -42,6 +61,8 @@ pub struct Sampler {
     drawn: u64,
     /// Different tokens of the text so far, where a penalty is on them.
     read: BTreeSet<u32>,
+    /// How often tokens were drawn, where penalties are on them.
+    counts: BTreeMap<u32, u32>,
 }
 
 /// What samplers of texts that are drawn together have in common.
@@ -50,6 +71,7 @@ pub(crate) struct Options {
     pub(crate) draw: Draw,
     min_p: f32,
     repetition_penalty: f32,
+    penalties: Penalties,
     /// What is added to logits of tokens.
     bias: Arc<[(u32, f32)]>,
     /// Tokens from this number on are never drawn.
@@ -65,6 +87,7 @@ impl Options {
             (!self.gaps.is_empty(), "the tokenizer's numbers have gaps, which are left out"),
             (self.min_p > 0.0, "min-p is computed on the host"),
             (self.repetition_penalty != 1.0, "the repetition penalty is computed on the host"),
+            (self.penalties != Penalties::default(), "penalties on tokens drawn before are computed on the host"),
             (!self.bias.is_empty(), "the bias of logits is added on the host"),
         ];
         reasons.into_iter().find_map(|(holds, why)| holds.then_some(why))
@@ -82,9 +105,10 @@ impl Options {
         logits
     }
 
-    /// Adds the bias to logits, and then puts the penalty on those of tokens that were read.
-    fn weigh(&self, logits: &mut Cow<'_, [f32]>, read: &BTreeSet<u32>) {
-        if self.bias.is_empty() && read.is_empty() {
+    /// Adds the bias to logits, puts the repetition penalty on those of tokens that were read, and then subtracts the other
+    /// penalties from those of tokens that were drawn, as often as `counts` says.
+    fn weigh(&self, logits: &mut Cow<'_, [f32]>, read: &BTreeSet<u32>, counts: &BTreeMap<u32, u32>) {
+        if self.bias.is_empty() && read.is_empty() && counts.is_empty() {
             return;
         }
         let logits = logits.to_mut();
@@ -96,6 +120,12 @@ impl Options {
         for &token in read {
             if let Some(logit) = logits.get_mut(token as usize) {
                 *logit = if *logit < 0.0 { *logit * self.repetition_penalty } else { *logit / self.repetition_penalty };
+            }
+        }
+        let Penalties { presence, frequency } = self.penalties;
+        for (&token, &count) in counts {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit -= presence + frequency * count as f32;
             }
         }
     }
@@ -150,9 +180,9 @@ impl Sampler {
         if !(repetition_penalty.is_finite() && repetition_penalty > 0.0) {
             return Err(Error::config("repetition penalty", repetition_penalty, "a finite number above 0 (1: none)"));
         }
-        let (bias, tokens, gaps) = (Arc::default(), usize::MAX, Arc::default());
-        let options = Options { draw, min_p, repetition_penalty, bias, tokens, gaps };
-        Ok(Self { options, seed, drawn: 0, read: BTreeSet::new() })
+        let (penalties, bias, tokens, gaps) = (Penalties::default(), Arc::default(), usize::MAX, Arc::default());
+        let options = Options { draw, min_p, repetition_penalty, penalties, bias, tokens, gaps };
+        Ok(Self { options, seed, drawn: 0, read: BTreeSet::new(), counts: BTreeMap::new() })
     }
 
     /// The same sampler, which adds to the logits of these tokens, one after another; −∞ never draws one.
@@ -168,6 +198,21 @@ impl Sampler {
             ));
         }
         self.options.bias = bias.into();
+        Ok(self)
+    }
+
+    /// The same sampler, which subtracts these penalties from logits of tokens that it drew before.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for what is not finite.
+    pub fn penalized(mut self, penalties: Penalties) -> Result<Self> {
+        let Penalties { presence, frequency } = penalties;
+        for (name, penalty) in [("presence penalty", presence), ("frequency penalty", frequency)] {
+            if !penalty.is_finite() {
+                return Err(Error::config(name, penalty, "a finite number (0: none)"));
+            }
+        }
+        self.options.penalties = penalties;
         Ok(self)
     }
 
@@ -193,7 +238,7 @@ impl Sampler {
         if logits.is_empty() {
             return Err(Error::config("number of logits", 0, "one for every token of the vocabulary"));
         }
-        self.options.weigh(&mut logits, &self.read);
+        self.options.weigh(&mut logits, &self.read, &self.counts);
         let draw = self.options.without_unlikely(&mut logits);
         let token = draw.token(&logits, self.stream())?;
         self.accept(token)
@@ -238,6 +283,9 @@ impl Sampler {
             NO_SCORE => f64::NEG_INFINITY,
             token => {
                 self.read(&[token]);
+                if self.options.penalties != Penalties::default() {
+                    *self.counts.entry(token).or_default() += 1;
+                }
                 return Ok(token);
             }
         };

@@ -206,6 +206,23 @@ impl Vocabulary {
         }
     }
 
+    /// The bytes of text that a token stands for after another one, which may be half a character; the name of a special token,
+    /// which stands for no text.
+    ///
+    /// # Errors
+    /// As [`Decoder::push`], and [`Error::Tokenizer`] if the tokenizer cannot decode it.
+    pub fn bytes_of(&self, token: u32) -> Result<Vec<u8>> {
+        self.check(token)?;
+        match self {
+            Self::Bytes => Ok(vec![token as u8]),
+            #[cfg(feature = "tokenizer")]
+            Self::Tokenizer { path, tokenizer, .. } => {
+                let bytes = stages::Chain::of(tokenizer).bytes(token);
+                bytes.map_err(|why| Error::Tokenizer { path: path.clone(), why })
+            }
+        }
+    }
+
     /// For text that arrives token by token.
     pub fn decoder(&self) -> Decoder<'_> {
         Decoder::new(self)

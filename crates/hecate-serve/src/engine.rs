@@ -4,6 +4,8 @@
 //! prompt is read. So a long prompt holds the others up by a segment a token, and texts join and leave between two tokens.
 //! Prompts are cut into segments by their own length alone: what a text gets does not depend on which others run.
 
+mod likelihoods;
+mod prefixes;
 mod request;
 mod sessions;
 mod text;
@@ -20,8 +22,9 @@ use hecate_models::{
     Interrupt, LanguageModel, Vocabulary,
     generate::{SEGMENT, Session, next_of_all},
 };
+use prefixes::Prefixes;
 use serde_json::Value;
-use sessions::Sessions;
+use sessions::{Sessions, unused};
 use std::{
     collections::VecDeque,
     path::PathBuf,
@@ -62,6 +65,7 @@ pub(crate) struct Engine<'a, B: Backend> {
     /// Read or written now, in the order in which they began.
     texts: Vec<Text<'a, B>>,
     sessions: Sessions<'a, B>,
+    prefixes: Prefixes<B>,
 }
 
 impl<'a, B: Backend> Engine<'a, B> {
@@ -77,8 +81,8 @@ impl<'a, B: Backend> Engine<'a, B> {
         orders: Receiver<Order>,
     ) -> Result<Self> {
         let sessions = Sessions::open(writer.model, folder, &limits)?;
-        let (stopping, waiting, texts) = (None, VecDeque::new(), Vec::new());
-        Ok(Self { writer, limits, metrics, stop, stopping, orders, waiting, texts, sessions })
+        let (stopping, waiting, texts, prefixes) = (None, VecDeque::new(), Vec::new(), Prefixes::new(&limits));
+        Ok(Self { writer, limits, metrics, stop, stopping, orders, waiting, texts, sessions, prefixes })
     }
 
     /// Works until the server is to stop and all texts are done, or nobody is left who could order; then saves all sessions.
@@ -182,7 +186,7 @@ impl<'a, B: Backend> Engine<'a, B> {
             let Some(writing) = self.waiting.pop_front() else { break };
             let session = match &writing.session {
                 Some(name) => self.sessions.begin(name),
-                None => Session::new(self.writer.model, writing.samplers[0].clone()).map_err(Refusal::from),
+                None => unused().and_then(|sampler| Ok(Session::new(self.writer.model, sampler)?)),
             };
             match session {
                 Ok(session) => self.texts.extend(request::texts(writing, &self.writer, session)),
@@ -201,15 +205,20 @@ impl<'a, B: Backend> Engine<'a, B> {
                 at += 1;
                 continue;
             }
+            // As late as can be: the prompt before it may have the same beginning.
+            if let Some(tokens) = text.resume(&mut self.prefixes) {
+                self.metrics.prefix_hits.add(1);
+                self.metrics.prefix_tokens.add(tokens);
+            }
             if text.segment() > room {
                 break;
             }
             room -= text.segment();
             self.metrics.read.add(text.segment());
-            match text.read(&self.writer) {
+            match text.read(&self.writer, &mut self.prefixes) {
                 // Continuations of the same prompt begin where it was read.
                 Ok(others) => drop(self.texts.splice(at + 1..at + 1, others)),
-                Err(error) => self.texts.remove(at).request.fail(&mut self.sessions, Some(error.into())),
+                Err(refusal) => self.texts.remove(at).request.fail(&mut self.sessions, Some(refusal)),
             }
         }
     }
@@ -249,6 +258,9 @@ impl<'a, B: Backend> Engine<'a, B> {
         let (in_memory, on_disk) = self.sessions.counts();
         self.metrics.in_memory.set(in_memory);
         self.metrics.on_disk.set(on_disk);
+        let (states, bytes) = self.prefixes.counts();
+        self.metrics.prefix_states.set(states);
+        self.metrics.prefix_bytes.set(bytes);
     }
 }
 

@@ -85,6 +85,11 @@ impl Fields {
         self.of(name, "a list", |value| value.as_array().cloned())
     }
 
+    /// All that was not taken yet, where an object may have any names.
+    pub(crate) fn into_entries(self) -> impl Iterator<Item = (String, Value)> {
+        self.0.into_iter()
+    }
+
     /// Takes a field that may only say what is so without it.
     ///
     /// # Errors

@@ -7,7 +7,9 @@ mod answer;
 mod body;
 mod chat;
 mod completions;
+mod drawing;
 mod guard;
+mod likelihoods;
 mod sessions;
 mod writing;
 

@@ -21,6 +21,12 @@ pub struct Limits {
     pub sessions: usize,
     /// Sessions in memory and on the disk together.
     pub stored: usize,
+    /// Tokens from a kept state to the next in a long prompt; rounded up to a multiple of a segment
+    /// ([`SEGMENT`](hecate_models::generate::SEGMENT)).
+    pub prefix_every: usize,
+    /// Bytes of states that are kept of prompts, so that others with the same beginning need not read it; 0 keeps none. Those go
+    /// first that were not used for longest.
+    pub prefix_bytes: usize,
     /// Connections at once; more wait to be accepted.
     pub connections: usize,
     /// How long a request may take to arrive, and then to wait for a place.
@@ -41,6 +47,8 @@ impl Default for Limits {
             tokens: 1 << 14,
             sessions: 256,
             stored: 1 << 14,
+            prefix_every: 1024,
+            prefix_bytes: 512 << 20,
             connections: 1024,
             patience: Duration::from_secs(60),
             longest: Duration::from_secs(600),

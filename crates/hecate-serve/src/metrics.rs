@@ -76,6 +76,12 @@ pub(crate) struct Metrics {
     /// Tokens of prompts, and tokens drawn.
     pub(crate) read: Count,
     pub(crate) written: Count,
+    /// Prompts that went on from a kept state, and tokens of them that were not read again.
+    pub(crate) prefix_hits: Count,
+    pub(crate) prefix_tokens: Count,
+    /// Kept states of this moment, and their bytes.
+    pub(crate) prefix_states: Count,
+    pub(crate) prefix_bytes: Count,
     /// Texts whose reader left before their end.
     pub(crate) cancelled: Count,
     /// Texts of this moment.
@@ -107,6 +113,10 @@ impl Metrics {
         for (name, kind, help, count) in [
             ("hecate_tokens_read_total", "counter", "Tokens of prompts read.", &self.read),
             ("hecate_tokens_written_total", "counter", "Tokens written.", &self.written),
+            ("hecate_prefix_hits_total", "counter", "Prompts whose beginning was read before.", &self.prefix_hits),
+            ("hecate_prefix_tokens_total", "counter", "Tokens of prompts not read again.", &self.prefix_tokens),
+            ("hecate_prefix_states", "gauge", "States kept after beginnings of prompts.", &self.prefix_states),
+            ("hecate_prefix_bytes", "gauge", "Bytes of these states.", &self.prefix_bytes),
             ("hecate_texts_cancelled_total", "counter", "Texts whose reader left.", &self.cancelled),
             ("hecate_texts_running", "gauge", "Texts that are read or written now.", &self.running),
             ("hecate_texts_waiting", "gauge", "Texts that wait for a place.", &self.waiting),

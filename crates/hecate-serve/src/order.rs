@@ -1,7 +1,7 @@
 //! What connections and the thread with the model say to each other. Nothing here knows which device that is.
 
 use crate::{name::Name, refusal::Refusal};
-use hecate_models::sampling::Sampler;
+use hecate_models::sampling::{Likelihood, Sampler};
 use serde_json::Value;
 use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, mpsc::UnboundedSender, oneshot};
@@ -28,6 +28,8 @@ pub(crate) struct Writing {
     pub(crate) stops: Vec<String>,
     /// Most tokens of each continuation.
     pub(crate) tokens: usize,
+    /// How many of the likeliest tokens are told beside each that is drawn; none where no likelihood is.
+    pub(crate) likeliest: Option<usize>,
     /// The session that goes on: of one prompt and one continuation.
     pub(crate) session: Option<Name>,
     /// Where continuations go. Its receiver leaves to cancel; it gets no more than two events a token.
@@ -45,15 +47,26 @@ impl Writing {
     }
 }
 
+/// A token of a continuation.
+#[derive(Clone, Debug, PartialEq)]
+///
+/// Tokens are told in their order, beside the text that they begin with.
+pub(crate) struct Told {
+    /// Characters of the continuation before it.
+    pub(crate) at: usize,
+    pub(crate) likelihood: Likelihood,
+}
+
 /// What became of a text; `index` counts continuations, those of the first prompt first.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 ///
 /// Texts of one request come in any order among each other; each has its parts in their order, then its end.
 pub(crate) enum Event {
-    /// It goes on with this.
-    Text { index: usize, text: String },
-    /// It is done, with so many tokens.
-    Ended { index: usize, reason: Reason, tokens: usize },
+    /// It goes on with this, which may be empty, and with these tokens, where they were asked for.
+    Text { index: usize, text: String, tokens: Vec<Told> },
+    /// It is done, with so many tokens, and with so many of its prompt that were not read again for it: 0 for all but the first
+    /// continuation of a prompt.
+    Ended { index: usize, reason: Reason, tokens: usize, cached: usize },
     /// Nothing more comes, of any of the texts.
     Failed(Refusal),
 }

@@ -1,7 +1,11 @@
 //! Texts that go on whenever they are asked to: one by one or several in one pass, from memory or from a file.
 
 use super::{SEGMENT, last_rows, read_rows};
-use crate::{Cache, Error, LanguageModel, Result, language_model::POSITION, sampling::Sampler};
+use crate::{
+    Cache, Error, LanguageModel, Result,
+    language_model::POSITION,
+    sampling::{Likelihood, Sampler},
+};
 use hecate_core::{Backend, Shape, Tensor};
 use std::{path::Path, sync::Arc};
 
@@ -172,6 +176,12 @@ impl<B: Backend> Session<B> {
     /// Scores of the next token `[V]`, as the model gave them; none where the last token drawn was not read yet.
     pub fn scores(&self) -> Option<&[f32]> {
         (self.unread.is_none() && !self.scores.is_empty()).then_some(self.scores.as_slice())
+    }
+
+    /// How likely the model found the token that was drawn last, beside the `count` likeliest; none before a token was drawn,
+    /// and once more was read.
+    pub fn drawn(&self, count: usize) -> Option<Likelihood> {
+        self.unread.map(|token| self.sampler.likelihood(&self.scores, token, count))
     }
 
     /// From here on tokens are drawn by this sampler. One with a repetition penalty is told of the text before

@@ -161,6 +161,28 @@ impl<'a> Chain<'a> {
         self.whole(&tokens.iter().filter_map(|&token| self.token(token)).collect::<Vec<_>>())
     }
 
+    /// The bytes that a token stands for after another one; the name of one without a text.
+    pub(super) fn bytes(&self, token: u32) -> Result<Vec<u8>, String> {
+        let Some(word) = self.token(token) else {
+            return Ok(self.tokenizer.id_to_token(token).unwrap_or_default().into_bytes());
+        };
+        let has = |effect: Effect| self.stages.iter().any(|stage| stage.effect == effect);
+        // Decoded, half a character would be U+FFFD.
+        if has(Effect::Bytes)
+            && let Some(bytes) = word.chars().map(byte_of).collect()
+        {
+            return Ok(bytes);
+        }
+        if has(Effect::Runs)
+            && let Some(byte) = named_byte(&word)
+        {
+            return Ok(vec![byte]);
+        }
+        // Stages treat the start of a text in their own ways: what counts is what the token adds after itself.
+        let (once, twice) = (self.whole(std::slice::from_ref(&word))?, self.whole(&[word.clone(), word])?);
+        Ok(twice.strip_prefix(&once).unwrap_or(&twice).as_bytes().to_vec())
+    }
+
     /// As [`Chain::decode`], of their words.
     fn whole(&self, words: &[String]) -> Result<String, String> {
         // Some decoders look for a last word.
@@ -247,6 +269,21 @@ fn replaces_a_character(decoder: &DecoderWrapper) -> bool {
 
 /// Whether a word is a byte, such as `<0x0A>`.
 fn is_byte(word: &str) -> bool {
-    let digits = word.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
-    digits.is_some_and(|digits| digits.len() == 2 && u8::from_str_radix(digits, 16).is_ok())
+    named_byte(word).is_some()
+}
+
+/// The byte that such a word is.
+fn named_byte(word: &str) -> Option<u8> {
+    let digits = word.strip_prefix("<0x")?.strip_suffix('>')?;
+    u8::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 2)
+}
+
+/// The byte that a letter stands for where words are of bytes: itself where it is printable, else one of the letters from 256 on
+/// (Radford et al., "Language Models are Unsupervised Multitask Learners").
+fn byte_of(letter: char) -> Option<u8> {
+    let printable = |byte: &u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    match u8::try_from(letter) {
+        Ok(byte) => Some(byte).filter(printable),
+        Err(_) => (0..=u8::MAX).filter(|byte| !printable(byte)).nth(letter as usize - 256),
+    }
 }

@@ -198,3 +198,28 @@ fn what_is_in_proportion_is_read() {
     let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(work).expect("a thread");
     assert!(thread.join().expect("no overflow") > 0);
 }
+
+/// A token's bytes are what it adds to a text: half a character of it too, and the space before a word.
+#[test]
+fn bytes_of_tokens_are_those_of_the_text() {
+    for (name, file) in kinds() {
+        let vocabulary = vocabulary(&file).unwrap_or_else(|why| panic!("{name}: {why}"));
+        let tokens = vocabulary.encode("the cat sat and the old cat").expect("tokens");
+        assert!(tokens.len() > 5, "{name}: {tokens:?}");
+        let bytes = |tokens: &[u32]| -> Vec<u8> {
+            tokens.iter().flat_map(|&token| vocabulary.bytes_of(token).expect("bytes")).collect()
+        };
+        let [first, whole] = [1, tokens.len()].map(|count| vocabulary.decode(&tokens[..count]).expect("a text"));
+        assert_eq!(bytes(&tokens[1..]), whole.as_bytes()[first.len()..], "{name}: {tokens:?}");
+        if name.starts_with("byte-level") {
+            (0..=255).for_each(|byte| assert_eq!(bytes(&[byte.into()]), [byte], "{name}"));
+        }
+        if name == "byte-level BPE with a space before" {
+            assert_eq!(bytes(&[266]), b"</s>");
+        }
+        if name == "BPE in words" {
+            assert_eq!(bytes(&[1 + 0xc3]), [0xc3]);
+        }
+        assert!(vocabulary.bytes_of(vocabulary.size() as u32).is_err(), "{name}");
+    }
+}

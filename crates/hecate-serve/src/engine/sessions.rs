@@ -288,7 +288,7 @@ fn described<B: Backend>(name: &Name, kept: &Kept<B>) -> Value {
 }
 
 /// A sampler for sessions that draw nothing before they are given another.
-fn unused() -> Result<Sampler, Refusal> {
+pub(super) fn unused() -> Result<Sampler, Refusal> {
     Ok(Sampler::new(Sampling::default())?)
 }
 

@@ -1,20 +1,29 @@
 //! A text that is read and written.
 
-use super::{Writer, request::Request, sessions::Sessions};
-use crate::order::{Event, Reason};
+use super::{
+    Writer,
+    likelihoods::Likelihoods,
+    prefixes::{Mark, Prefixes},
+    request::Request,
+    sessions::Sessions,
+};
+use crate::{
+    order::{Event, Reason},
+    refusal::Refusal,
+};
 use hecate_core::Backend;
 use hecate_models::{
-    Decoder, Result,
+    Decoder,
     generate::{SEGMENT, Session, Stops},
     sampling::Sampler,
 };
 use std::{collections::VecDeque, rc::Rc};
 
-/// A continuation of a prompt, and those that begin with it.
+/// A prompt that is read, and then a continuation of it.
 #[derive(Debug)]
 ///
-/// It begins with a prompt to be read. Then it gets a token a round, until an end token, a stop text, or as many tokens as
-/// were asked for.
+/// Once its prompt is read it is the first of the continuations, and the others go on beside it. Each gets a token a round, until
+/// an end token, a stop text, or as many tokens as were asked for.
 pub(crate) struct Text<'a, B: Backend> {
     pub(super) request: Rc<Request>,
     pub(super) session: Session<B>,
@@ -25,80 +34,137 @@ pub(crate) struct Text<'a, B: Backend> {
     /// Its number in the request.
     index: usize,
     prompt: Vec<u32>,
-    /// Tokens of the prompt that are read.
+    /// Tokens of the prompt that are read, and those of them that were read for another one.
     read: usize,
-    /// Other continuations of the prompt, while it is being read.
-    others: VecDeque<(usize, Sampler)>,
+    cached: usize,
+    /// Where the prompt goes on from kept states, or leaves some; none before its first turn.
+    marks: Option<Vec<Mark>>,
+    /// Numbers and samplers of all continuations, while the prompt is being read.
+    continuations: VecDeque<(usize, Sampler)>,
     decoder: Decoder<'a>,
     stops: Stops,
+    likelihoods: Likelihoods,
 }
 
 impl<'a, B: Backend> Text<'a, B> {
     /// Before its prompt is read. `continuations` has a number and a sampler for each, and at least one.
     pub(super) fn new(
         request: Rc<Request>,
-        mut session: Session<B>,
+        session: Session<B>,
         prompt: Vec<u32>,
-        mut continuations: VecDeque<(usize, Sampler)>,
-        (stops, most): (&[String], usize),
+        continuations: VecDeque<(usize, Sampler)>,
+        (stops, most, likeliest): (&[String], usize, Option<usize>),
         writer: &Writer<'a, B>,
     ) -> Self {
-        let mut index = 0;
-        if let Some((first, sampler)) = continuations.pop_front() {
-            index = first;
-            session.set_sampler(sampler);
+        let (decoder, stops, likelihoods) =
+            (writer.vocabulary.decoder(), Stops::new(stops.to_vec()), Likelihoods::new(likeliest));
+        let (written, index, read, cached, marks) = (0, 0, 0, 0, None);
+        Self {
+            request,
+            session,
+            written,
+            most,
+            index,
+            prompt,
+            read,
+            cached,
+            marks,
+            continuations,
+            decoder,
+            stops,
+            likelihoods,
         }
-        let (decoder, stops, others) = (writer.vocabulary.decoder(), Stops::new(stops.to_vec()), continuations);
-        Self { request, session, written: 0, most, index, prompt, read: 0, others, decoder, stops }
     }
 
     /// Places that it takes among those that run.
     pub(super) fn places(&self) -> usize {
-        1 + self.others.len()
+        self.continuations.len().max(1)
     }
 
-    /// Whether its prompt is.
+    /// Whether its prompt is, so that it is a continuation.
     pub(super) fn is_read(&self) -> bool {
-        self.read == self.prompt.len()
+        self.continuations.is_empty()
     }
 
-    /// Tokens of the prompt that are read next.
+    /// Tokens of the prompt that are read next; none where all of them were read for another one.
     pub(super) fn segment(&self) -> usize {
         (self.prompt.len() - self.read).min(SEGMENT)
     }
 
-    /// Reads the next segment of the prompt. After the last one other continuations begin, which are returned.
+    /// Before its first segment: goes on from the nearest kept state. How many tokens that spares, if any.
+    ///
+    /// A named session has read a text of its own before the prompt, so no state of other prompts is one of it.
+    pub(super) fn resume(&mut self, prefixes: &mut Prefixes<B>) -> Option<usize> {
+        if self.marks.is_some() {
+            return None;
+        }
+        let is_whole = self.request.session.is_none();
+        let marks = self.marks.insert(if is_whole { prefixes.marks(&self.prompt) } else { Vec::new() });
+        let (read, session) = prefixes.nearest(marks)?;
+        (self.session, self.read, self.cached) = (session, read, read);
+        Some(read)
+    }
+
+    /// Reads the next segment of the prompt. After the last one continuations begin, of which all but the first are returned.
     ///
     /// # Errors
     /// The model's own.
-    pub(super) fn read(&mut self, writer: &Writer<'a, B>) -> Result<Vec<Self>> {
+    pub(super) fn read(&mut self, writer: &Writer<'a, B>, prefixes: &mut Prefixes<B>) -> Result<Vec<Self>, Refusal> {
         let end = self.read + self.segment();
-        self.session.feed(writer.model, &self.prompt[self.read..end])?;
-        self.read = end;
-        if !self.is_read() {
+        if end > self.read {
+            self.session.feed(writer.model, &self.prompt[self.read..end])?;
+            self.read = end;
+            prefixes.keep(self.marks.as_deref().unwrap_or_default(), end, &self.session)?;
+        }
+        if end < self.prompt.len() {
             return Ok(Vec::new());
         }
         self.decoder.skip(&self.prompt)?;
-        let others = std::mem::take(&mut self.others);
-        Ok(others.into_iter().map(|(index, sampler)| self.other(index, sampler)).collect())
+        let continuations = std::mem::take(&mut self.continuations).into_iter();
+        let mut all: VecDeque<Self> = continuations.map(|(index, sampler)| self.continuation(index, sampler)).collect();
+        if let Some(first) = all.pop_front() {
+            *self = Self { cached: self.cached, ..first };
+        }
+        Ok(all.into())
     }
 
-    /// Another continuation of what was read.
-    fn other(&self, index: usize, sampler: Sampler) -> Self {
+    /// A continuation of what was read.
+    ///
+    /// All continuations of a prompt share what the model knows of it, until each goes on.
+    fn continuation(&self, index: usize, mut sampler: Sampler) -> Self {
         let (request, mut session) = (Rc::clone(&self.request), self.session.fork());
+        // The prompt is as much before one continuation as before another, whoever read it.
+        sampler.read(&self.prompt);
         session.set_sampler(sampler);
-        let (prompt, others, decoder, stops) = (Vec::new(), VecDeque::new(), self.decoder.clone(), self.stops.clone());
-        Self { request, session, written: 0, most: self.most, index, prompt, read: 0, others, decoder, stops }
+        let (decoder, stops, likelihoods) = (self.decoder.clone(), self.stops.clone(), self.likelihoods.clone());
+        let (written, most, prompt, read, cached) = (0, self.most, Vec::new(), 0, 0);
+        let (marks, continuations) = (None, VecDeque::new());
+        Self {
+            request,
+            session,
+            written,
+            most,
+            index,
+            prompt,
+            read,
+            cached,
+            marks,
+            continuations,
+            decoder,
+            stops,
+            likelihoods,
+        }
     }
 
     /// Takes the token that was drawn, and tells what can be shown; why the text ends, if it does.
     ///
     /// # Errors
     /// [`hecate_models::Error::Config`] for a token outside the vocabulary.
-    pub(super) fn push(&mut self, token: u32, writer: &Writer<'a, B>) -> Result<Option<Reason>> {
+    pub(super) fn push(&mut self, token: u32, writer: &Writer<'a, B>) -> hecate_models::Result<Option<Reason>> {
         self.written += 1;
         let ends = writer.ends.contains(&token);
         if !ends {
+            self.likelihoods.draw(&self.session);
             let text = self.decoder.push(token)?;
             self.show(&text);
         }
@@ -111,24 +177,31 @@ impl<'a, B: Backend> Text<'a, B> {
         // What was held back has become no stop text, unless the last character is one.
         let rest = self.decoder.finish()?;
         self.show(&rest);
-        let reason = if ends || self.stops.met() { Reason::Stop } else { Reason::Length };
+        let met = self.stops.met();
         let held = self.stops.finish();
         self.tell(held);
-        Ok(Some(reason))
+        // Tokens without a text of their own are the end of the text as well.
+        let rest = if met { Vec::new() } else { self.likelihoods.rest() };
+        if !rest.is_empty() {
+            self.request.tell(Event::Text { index: self.index, text: String::new(), tokens: rest });
+        }
+        Ok(Some(if ends || met { Reason::Stop } else { Reason::Length }))
     }
 
     /// Tells what of this the stop texts let through.
     fn show(&mut self, text: &str) {
+        self.likelihoods.write(text);
         let shown = self.stops.push(text.as_bytes());
         self.tell(shown);
     }
 
     /// Tells these bytes, if any.
-    fn tell(&self, bytes: Vec<u8>) {
+    fn tell(&mut self, bytes: Vec<u8>) {
         if !bytes.is_empty() {
             // Stops part no character in two.
             let text = String::from_utf8_lossy(&bytes).into_owned();
-            self.request.tell(Event::Text { index: self.index, text });
+            let tokens = self.likelihoods.show(&text);
+            self.request.tell(Event::Text { index: self.index, text, tokens });
         }
     }
 
@@ -138,6 +211,6 @@ impl<'a, B: Backend> Text<'a, B> {
         if let Some(name) = &self.request.session {
             sessions.end(name, self.session);
         }
-        self.request.tell(Event::Ended { index: self.index, reason, tokens: self.written });
+        self.request.tell(Event::Ended { index: self.index, reason, tokens: self.written, cached: self.cached });
     }
 }

@@ -1,11 +1,8 @@
 //! Texts on their way to a client: all at once, or as they are written.
 
-use super::{
-    App, answered,
-    writing::{Ordered, random},
-};
+use super::{App, answered, drawing::random, likelihoods::logprobs, writing::Ordered};
 use crate::{
-    order::{Event, Reason},
+    order::{Event, Reason, Told},
     refusal::Refusal,
 };
 use axum::{
@@ -16,10 +13,12 @@ use axum::{
     },
 };
 use futures_util::stream;
+use hecate_models::Vocabulary;
 use serde_json::{Value, json};
 use std::{
     collections::VecDeque,
     convert::Infallible,
+    sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -39,28 +38,27 @@ impl Form {
         }
     }
 
-    /// A whole text.
-    fn whole(self, index: usize, text: &str, reason: Reason) -> Value {
+    /// A whole text, with what is said of its tokens.
+    fn whole(self, index: usize, text: &str, reason: Reason, logprobs: &Value) -> Value {
         let reason = reason.name();
         match self {
-            Self::Completion => json!({"index": index, "text": text, "logprobs": null, "finish_reason": reason}),
+            Self::Completion => json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}),
             Self::Chat => json!({
                 "index": index, "message": {"role": "assistant", "content": text, "refusal": null},
-                "logprobs": null, "finish_reason": reason,
+                "logprobs": logprobs, "finish_reason": reason,
             }),
         }
     }
 
-    /// A part of a text, or its end.
-    fn part(self, index: usize, text: Option<&str>, reason: Option<Reason>) -> Value {
+    /// A part of a text with what is said of its tokens, or the text's end.
+    fn part(self, index: usize, text: Option<&str>, reason: Option<Reason>, logprobs: &Value) -> Value {
         let reason = reason.map(Reason::name);
-        match (self, text) {
-            (Self::Completion, text) => {
-                json!({"index": index, "text": text.unwrap_or_default(), "logprobs": null, "finish_reason": reason})
-            }
-            (Self::Chat, Some(text)) => json!({"index": index, "delta": {"content": text}, "finish_reason": reason}),
-            (Self::Chat, None) => json!({"index": index, "delta": {}, "finish_reason": reason}),
-        }
+        let (name, said) = match (self, text) {
+            (Self::Completion, text) => ("text", text.unwrap_or_default().into()),
+            (Self::Chat, Some(text)) => ("delta", json!({"content": text})),
+            (Self::Chat, None) => ("delta", json!({})),
+        };
+        json!({"index": index, name: said, "logprobs": logprobs, "finish_reason": reason})
     }
 }
 
@@ -73,12 +71,14 @@ pub(super) struct Answer {
     id: String,
     created: u64,
     model: String,
+    vocabulary: Arc<Vocabulary>,
     ordered: Ordered,
     /// What stands before each text.
     before: Vec<String>,
-    /// Texts that are done, and tokens of them.
+    /// Texts that are done, tokens of them, and tokens of their prompts that were not read again.
     done: usize,
     written: usize,
+    cached: usize,
     /// Parts of a stream that are ready.
     ready: VecDeque<String>,
 }
@@ -88,8 +88,8 @@ impl Answer {
     pub(super) fn new(app: &App, form: Form, ordered: Ordered) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let (id, model) = (format!("{}-{:016x}", form.names()[0], random()), app.id.clone());
-        let (before, ready) = (Vec::new(), VecDeque::new());
-        Self { form, id, created, model, ordered, before, done: 0, written: 0, ready }
+        let (vocabulary, before, ready) = (Arc::clone(&app.vocabulary), Vec::new(), VecDeque::new());
+        Self { form, id, created, model, vocabulary, ordered, before, done: 0, written: 0, cached: 0, ready }
     }
 
     /// The same, with a text before the continuations of each prompt; none at all for none.
@@ -121,18 +121,25 @@ impl Answer {
         let mut texts = vec![String::new(); self.ordered.texts];
         self.before.iter().zip(&mut texts).for_each(|(before, text)| text.push_str(before));
         let mut reasons = vec![Reason::Length; self.ordered.texts];
+        let mut told: Vec<Vec<Told>> = vec![Vec::new(); self.ordered.texts];
         while self.done < self.ordered.texts {
             match self.event().await? {
-                Event::Text { index, text } => texts[index].push_str(&text),
-                Event::Ended { index, reason, tokens } => {
+                Event::Text { index, text, tokens } => {
+                    texts[index].push_str(&text);
+                    told[index].extend(tokens);
+                }
+                Event::Ended { index, reason, tokens, cached } => {
                     reasons[index] = reason;
-                    self.count(tokens);
+                    self.count(tokens, cached);
                 }
                 Event::Failed(refusal) => return Err(refusal),
             }
         }
-        let choices = texts.iter().zip(reasons).enumerate();
-        let choices: Vec<_> = choices.map(|(i, (text, reason))| self.form.whole(i, text, reason)).collect();
+        let choices = texts.iter().zip(reasons).zip(told).enumerate();
+        let choice = |(i, ((text, reason), told)): (usize, ((&String, Reason), Vec<Told>))| {
+            Ok(self.form.whole(i, text, reason, &self.logprobs(&told)?))
+        };
+        let choices = choices.map(choice).collect::<Result<Vec<_>, Refusal>>()?;
         let mut value = self.value(self.form.names()[1], choices);
         value["usage"] = self.usage();
         Ok(answered(StatusCode::OK, &value))
@@ -147,7 +154,7 @@ impl Answer {
         for index in 0..self.ordered.texts {
             match (self.form, self.before.get(index)) {
                 (Form::Chat, _) => self.tell(json!({"index": index, "delta": {"role": "assistant", "content": ""}})),
-                (Form::Completion, Some(before)) => self.tell(self.form.part(index, Some(before), None)),
+                (Form::Completion, Some(before)) => self.tell(self.form.part(index, Some(before), None, &Value::Null)),
                 (Form::Completion, None) => {}
             }
         }
@@ -170,19 +177,37 @@ impl Answer {
     /// Texts of several prompts come mixed, and `index` tells them apart.
     fn happened(&mut self, event: Result<Event, Refusal>, usage: bool) {
         match event {
-            Ok(Event::Text { index, text }) => self.tell(self.form.part(index, Some(&text), None)),
-            Ok(Event::Ended { index, reason, tokens }) => {
-                self.tell(self.form.part(index, None, Some(reason)));
-                self.count(tokens);
+            Ok(Event::Text { index, text, tokens }) => match self.logprobs(&tokens) {
+                Ok(logprobs) => self.tell(self.form.part(index, Some(&text), None, &logprobs)),
+                Err(refusal) => self.fail(&refusal),
+            },
+            Ok(Event::Ended { index, reason, tokens, cached }) => {
+                self.tell(self.form.part(index, None, Some(reason), &Value::Null));
+                self.count(tokens, cached);
                 if self.done == self.ordered.texts {
                     self.finish(usage);
                 }
             }
-            Ok(Event::Failed(refusal)) | Err(refusal) => {
-                // The status is long sent: clients raise what has an error object.
-                self.ready.push_back(refusal.object().to_string());
-                self.done = self.ordered.texts;
-            }
+            Ok(Event::Failed(refusal)) | Err(refusal) => self.fail(&refusal),
+        }
+    }
+
+    /// The end of a stream that cannot go on.
+    ///
+    /// All texts end with it, also those that could go on by themselves.
+    fn fail(&mut self, refusal: &Refusal) {
+        // The status is long sent: clients raise what has an error object.
+        self.ready.push_back(refusal.object().to_string());
+        self.done = self.ordered.texts;
+    }
+
+    /// What is said of tokens, where it was asked for.
+    ///
+    /// A text without tokens then has empty lists.
+    fn logprobs(&self, tokens: &[Told]) -> Result<Value, Refusal> {
+        match self.ordered.likeliest {
+            Some(_) => logprobs(self.form, &self.vocabulary, tokens),
+            None => Ok(Value::Null),
         }
     }
 
@@ -202,9 +227,10 @@ impl Answer {
     }
 
     /// Another text is done.
-    fn count(&mut self, tokens: usize) {
+    fn count(&mut self, tokens: usize, cached: usize) {
         self.done += 1;
         self.written += tokens;
+        self.cached += cached;
     }
 
     /// What every answer and every part of one says.
@@ -215,6 +241,9 @@ impl Answer {
     /// Tokens read and written, of all texts together.
     fn usage(&self) -> Value {
         let (read, written) = (self.ordered.read, self.written);
-        json!({"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written})
+        json!({
+            "prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+        })
     }
 }

@@ -26,13 +26,24 @@ pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -
     let most = tokens(&app, &mut fields, &["max_tokens", "max_completion_tokens"])?;
     let mut manner = Manner::take(&app, &mut fields, most)?;
     manner.stops.extend(app.template.stops());
-    fields.without("logprobs", "leave it out")?;
+    manner.likeliest = likeliest(&mut fields)?;
     check_choice(&mut fields)?;
     fields.finish()?;
     let text = app.template.render(&messages, &[]).map_err(Refusal::request)?;
     let prompts = encode(&app, vec![text]).await?;
     let (stream, usage) = (manner.stream, manner.usage);
     Answer::new(&app, Form::Chat, manner.order(&app, prompts)?).respond(stream, usage).await
+}
+
+/// How many of the likeliest tokens are told beside each; none where `logprobs` is not true.
+fn likeliest(fields: &mut Fields) -> Result<Option<usize>, Refusal> {
+    let (asked, count) = (fields.flag("logprobs")?, fields.whole("top_logprobs", 0..=20)?);
+    match count {
+        Some(count @ 1..) if !asked => {
+            Err(Refusal::field("top_logprobs", count, "0 without `logprobs`; set `logprobs` to true"))
+        }
+        count => Ok(asked.then_some(count.unwrap_or(0))),
+    }
 }
 
 /// The messages of a conversation.

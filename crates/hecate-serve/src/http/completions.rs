@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 /// Tokens that are written where a request does not say how many, as OpenAI has it.
 const TOKENS: usize = 16;
+/// Most tokens that are told beside each, as OpenAI has it.
+const MOST_LIKELIEST: u64 = 5;
 
 /// Prompts as they came.
 #[derive(Debug)]
@@ -33,9 +35,11 @@ pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -
     let mut fields = body::fields(&app, request).await?;
     let prompts = prompts(fields.take("prompt"))?;
     let most = tokens(&app, &mut fields, &["max_tokens"])?;
-    let manner = Manner::take(&app, &mut fields, Some(most.unwrap_or(TOKENS)))?;
+    let mut manner = Manner::take(&app, &mut fields, Some(most.unwrap_or(TOKENS)))?;
     let echo = fields.flag("echo")?;
-    refuse_others(fields)?;
+    manner.likeliest = likeliest(&mut fields, echo)?;
+    fields.without("suffix", "leave it out; the model writes at the end of a text alone")?;
+    fields.finish()?;
     let (prompts, texts) = match prompts {
         Prompts::Texts(texts) => (encode(&app, texts.clone()).await?, texts),
         Prompts::Tokens(prompts) if echo => {
@@ -50,18 +54,26 @@ pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -
     answer.after(if echo { texts } else { Vec::new() }).respond(stream, usage).await
 }
 
-/// Refuses what would change the answer.
+/// How many of the likeliest tokens are told beside each; 0 tells of the token alone.
 ///
-/// What is neither taken before nor here is a field of a later version or a slip of the pen.
-fn refuse_others(mut fields: Fields) -> Result<(), Refusal> {
-    if let Some(found) = fields.take("logprobs") {
-        // 0 asks for the token that was drawn; none asks for nothing.
-        if found != Value::Bool(false) {
-            return Err(Refusal::unsupported("logprobs", "leave it out"));
-        }
+/// Not beside an echo, whose tokens are read many at a time: nobody looks how likely they were.
+fn likeliest(fields: &mut Fields, echo: bool) -> Result<Option<usize>, Refusal> {
+    // As those of conversations say that they want none.
+    let found = fields.take("logprobs").filter(|found| found != &Value::Bool(false));
+    let Some(found) = found else { return Ok(None) };
+    let count = found.as_u64().filter(|count| *count <= MOST_LIKELIEST);
+    let Some(count) = count else {
+        let expected = format!("a whole number from 0 to {MOST_LIKELIEST}");
+        return Err(Refusal::field("logprobs", shown(&found), expected));
+    };
+    if echo {
+        return Err(Refusal::field(
+            "logprobs",
+            format!("{count} beside `echo`"),
+            "one of the two fields; leave the other out",
+        ));
     }
-    fields.without("suffix", "leave it out; the model writes at the end of a text alone")?;
-    fields.finish()
+    Ok(Some(count as usize))
 }
 
 /// A text, a list of texts, tokens, or a list of lists of tokens.

@@ -1,22 +1,15 @@
 //! What completions of prompts and of conversations have in common: how texts are written.
 
-use super::App;
+use super::{App, drawing::samplers};
 use crate::{
     fields::{Fields, shown},
     name::Name,
     order::{Event, Order, Writing},
     refusal::Refusal,
 };
-use hecate_models::{
-    Random, Result as Found,
-    sampling::{Sampler, Sampling},
-};
+use hecate_models::{Result as Found, sampling::Sampler};
 use serde_json::Value;
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 use tokio::{
     sync::mpsc::{UnboundedReceiver, unbounded_channel},
     task::spawn_blocking,
@@ -25,9 +18,7 @@ use tokio::{
 /// Most stop texts, and most bytes of each: every token is compared with all of them.
 const STOPS: usize = 16;
 const STOP: usize = 1024;
-/// What the way out is for fields that change how tokens are drawn.
-const SAMPLING: &str = "leave it out; `temperature`, `top_p`, `top_k` and `seed` say how tokens are drawn";
-/// And for those that change what is answered.
+/// What the way out is for fields that change what is answered.
 const ANSWER: &str = "leave it out";
 
 /// How texts are written and told.
@@ -37,6 +28,8 @@ pub(super) struct Manner {
     samplers: Vec<Sampler>,
     pub(super) stops: Vec<String>,
     tokens: usize,
+    /// How many of the likeliest tokens are told beside each; none where no likelihood is.
+    pub(super) likeliest: Option<usize>,
     session: Option<Name>,
     /// Whether each token is told at once.
     pub(super) stream: bool,
@@ -58,15 +51,12 @@ impl Manner {
         let session = fields.text("session")?.map(|name| Name::parse("session", &name)).transpose()?;
         let tokens = tokens.unwrap_or(app.limits.tokens).min(app.limits.tokens);
         let (stream, usage) = (fields.flag("stream")?, usage(fields)?);
-        for penalty in ["frequency_penalty", "presence_penalty", "logit_bias", "min_p"] {
-            fields.without(penalty, SAMPLING)?;
-        }
-        for other in ["store", "tools", "functions", "modalities", "top_logprobs"] {
+        for other in ["store", "tools", "functions", "modalities"] {
             fields.without(other, ANSWER)?;
         }
         // They say who asks, or how quickly it should be done.
         fields.forget(&["user", "metadata", "safety_identifier", "prompt_cache_key", "service_tier"]);
-        Ok(Self { samplers, stops, tokens, session, stream, usage })
+        Ok(Self { samplers, stops, tokens, likeliest: None, session, stream, usage })
     }
 
     /// Orders continuations of these prompts; what becomes of them comes by the channel.
@@ -87,19 +77,20 @@ impl Manner {
         let permits = u32::try_from(texts).map_err(|_| Refusal::full())?;
         let places = Arc::clone(&app.places).try_acquire_many_owned(permits).map_err(|_| Refusal::full())?;
         let (sender, events) = unbounded_channel();
-        let Self { samplers, stops, tokens, session, .. } = self;
+        let Self { samplers, stops, tokens, likeliest, session, .. } = self;
         let arrived = Instant::now();
         app.order(Order::Write(Writing {
             prompts,
             samplers,
             stops,
             tokens,
+            likeliest,
             session,
             events: sender,
             places,
             arrived,
         }))?;
-        Ok(Ordered { events, texts, read })
+        Ok(Ordered { events, texts, read, likeliest })
     }
 }
 
@@ -111,6 +102,8 @@ pub(super) struct Ordered {
     pub(super) texts: usize,
     /// Tokens of all prompts.
     pub(super) read: usize,
+    /// As [`Manner::likeliest`].
+    pub(super) likeliest: Option<usize>,
 }
 
 /// The most tokens that a request asks for under any of these names.
@@ -142,32 +135,6 @@ pub(super) fn check_model(app: &App, id: &str) -> Result<(), Refusal> {
     }
     let found = shown(&Value::from(id));
     Err(Refusal::missing(format!("there is no model {found}; this server has `{}`", app.id), "model_not_found"))
-}
-
-/// 64 bits that nobody knows before.
-pub(super) fn random() -> u64 {
-    // The keys of a hash map are drawn from the system's randomness.
-    RandomState::new().hash_one(0)
-}
-
-/// A sampler for each continuation. The first has the request's own seed, others one of their own that follows from it.
-///
-/// `temperature`, `top_p` and `top_k` are in that order what logits are divided by, which probability the likeliest tokens that
-/// are kept have together, and how many of them there are.
-fn samplers(app: &App, fields: &mut Fields) -> Result<Vec<Sampler>, Refusal> {
-    let count = fields.whole("n", 1..=app.limits.texts)?.unwrap_or(1);
-    // `best_of` texts of which the best `n` are told: the same where none is left out.
-    if fields.whole("best_of", 1..=app.limits.texts)?.is_some_and(|best_of| best_of != count) {
-        return Err(Refusal::unsupported("best_of", "leave it out, or give it the value of `n`"));
-    }
-    let temperature = fields.number("temperature", 0.0..=100.0)?.unwrap_or(1.0) as f32;
-    let top_p = fields.number("top_p", 0.0..=1.0)?.unwrap_or(1.0) as f32;
-    let top_k = fields.whole("top_k", 0..=usize::MAX)?.unwrap_or(0);
-    let seed = fields.seed("seed")?.unwrap_or_else(random);
-    let of = |i: u64| if i == 0 { seed } else { Random::stream(seed, i).bits() };
-    let sampler = |i| Sampler::new(Sampling { temperature, top_k, top_p, seed: of(i), ..Sampling::default() });
-    // A padded model has scores of tokens that nobody can read.
-    (0..count as u64).map(|i| Ok(sampler(i)?.of(&app.vocabulary))).collect()
 }
 
 /// Stop texts: one, or a list.

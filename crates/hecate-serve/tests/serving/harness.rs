@@ -51,11 +51,21 @@ impl Server {
 
     /// Of weights of this seed, whose texts end at these tokens.
     pub(crate) fn of(seed: u64, ends: Vec<u32>, settings: Settings) -> Self {
+        Self::with(move || model(seed), ends, settings)
+    }
+
+    /// Of the model that is made on the server's own thread.
+    ///
+    /// Devices of a model belong to that thread, so the model is not handed over.
+    pub(crate) fn with<F>(model: F, ends: Vec<u32>, settings: Settings) -> Self
+    where
+        F: FnOnce() -> LanguageModel<Cpu> + Send + 'static,
+    {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), Interrupt::default());
         let asked = stop.clone();
         let thread = thread::spawn(move || {
-            let (model, template) = (model(seed), Arc::new(Plain));
+            let (model, template) = (model(), Arc::new(Plain));
             let served = Served { model, vocabulary: Vocabulary::Bytes, ends, id: "tiny".to_owned(), template };
             serve(served, listener, settings, &asked)
         });
@@ -212,6 +222,12 @@ impl Reply {
             }
         }
     }
+}
+
+/// Tokens read, written, and not read again, as answers tell them.
+pub(crate) fn usage(read: usize, written: usize, cached: usize) -> Value {
+    json!({"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written,
+        "prompt_tokens_details": {"cached_tokens": cached}})
 }
 
 /// A completion of this many tokens.

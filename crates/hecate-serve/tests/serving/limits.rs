@@ -159,11 +159,6 @@ fn what_would_change_the_answer_is_not_ignored() {
     let server = Server::start(Settings::default());
     let prompt = asked("a", 1, 0);
     for (field, value) in [
-        ("frequency_penalty", json!(0.5)),
-        ("presence_penalty", json!(-1)),
-        ("logit_bias", json!({"97": 5})),
-        ("min_p", json!(0.1)),
-        ("logprobs", json!(0)),
         ("suffix", json!("end")),
         ("best_of", json!(2)),
         ("planet", json!("Mars")),
@@ -199,6 +194,8 @@ fn what_would_change_the_answer_is_not_ignored() {
         ("stop", json!(vec!["a"; 17])),
         ("stream", json!("yes")),
         ("model", json!(5)),
+        ("logit_bias", json!([97])),
+        ("logprobs", json!(true)),
     ] {
         let message = server.post("/v1/completions", &with(prompt.clone(), json!({field: value}))).refused(400);
         assert!(message.contains(&format!("`{field}`")), "{field} {value}: {message}");
@@ -212,7 +209,6 @@ fn what_would_change_the_answer_is_not_ignored() {
         ("messages", json!([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])),
         ("tool_calls", json!([{"role": "assistant", "content": "", "tool_calls": [1]}])),
         ("response_format", json!({"type": "json_object"})),
-        ("logprobs", json!(true)),
         ("session", json!("a")),
         ("reasoning_effort", json!("high")),
     ] {
@@ -223,6 +219,51 @@ fn what_would_change_the_answer_is_not_ignored() {
     }
     server.get("/v1/planets").refused(404);
     server.get("/v1/completions").refused(405);
+}
+
+/// Each by the field, what was found, and what is allowed.
+#[test]
+fn what_is_out_of_range_is_refused_with_the_range() {
+    let server = Server::start(Settings::default());
+    let hello = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1});
+    let both = [("/v1/completions", asked("a", 1, 0)), ("/v1/chat/completions", hello.clone())];
+    for (fields, found, allowed) in [
+        (json!({"presence_penalty": 2.5}), "`presence_penalty` is 2.5", "from -2 to 2"),
+        (json!({"presence_penalty": "much"}), "`presence_penalty` is \"much\"", "from -2 to 2"),
+        (json!({"frequency_penalty": -2.01}), "`frequency_penalty` is -2.01", "from -2 to 2"),
+        (json!({"min_p": 1.5}), "`min_p` is 1.5", "from 0 to 1"),
+        (json!({"repetition_penalty": 0}), "`repetition_penalty` is 0", "from 0.001 to 1000"),
+        (json!({"logit_bias": {"97": 101}}), "`logit_bias` is 101 for token 97", "from -100 to 100"),
+        (json!({"logit_bias": {"97": null}}), "`logit_bias` is null for token 97", "from -100 to 100"),
+        (json!({"logit_bias": {"256": 1}}), "`logit_bias` is of token \"256\"", "under 256"),
+        (json!({"logit_bias": {"+97": 1}}), "`logit_bias` is of token \"+97\"", "under 256"),
+    ] {
+        for (path, body) in &both {
+            let message = server.post(path, &with(body.clone(), fields.clone())).refused(400);
+            assert!(message.contains(found) && message.contains(allowed), "{fields}: {message}");
+        }
+    }
+    for (path, body, fields, found, allowed) in [
+        (both[0].0, &both[0].1, json!({"logprobs": 6}), "`logprobs` is 6", "from 0 to 5"),
+        (
+            both[0].0,
+            &both[0].1,
+            json!({"logprobs": 2, "echo": true}),
+            "`logprobs` is 2 beside `echo`",
+            "one of the two",
+        ),
+        (both[1].0, &hello, json!({"logprobs": 2}), "`logprobs` is 2", "true or false"),
+        (both[1].0, &hello, json!({"logprobs": true, "top_logprobs": 21}), "`top_logprobs` is 21", "from 0 to 20"),
+        (both[1].0, &hello, json!({"top_logprobs": 3}), "`top_logprobs` is 3", "`logprobs` to true"),
+    ] {
+        let message = server.post(path, &with(body.clone(), fields.clone())).refused(400);
+        assert!(message.contains(found) && message.contains(allowed), "{fields}: {message}");
+    }
+    // Ends of ranges belong to them.
+    let ends =
+        json!({"presence_penalty": 2, "frequency_penalty": -2, "min_p": 1, "logit_bias": {"255": -100}, "logprobs": 5});
+    server.post(both[0].0, &with(both[0].1.clone(), ends)).succeeded();
+    server.post(both[1].0, &with(hello, json!({"logprobs": true, "top_logprobs": 20}))).succeeded();
 }
 
 /// What runs has a while; what waits is told at once.

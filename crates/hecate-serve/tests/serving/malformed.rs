@@ -19,7 +19,8 @@ fn server() -> Server {
 /// Requests that are understood.
 fn requests() -> Vec<(&'static str, Value)> {
     let options = json!({"n": 2, "stop": ["a", "bc"], "top_p": 0.5, "top_k": 3, "temperature": 0.9, "echo": true});
-    let chat = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, "stream": true});
+    let chat = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, "stream": true,
+        "logprobs": true, "top_logprobs": 2, "logit_bias": {"97": 1.5}, "presence_penalty": 0.5, "min_p": 0.1});
     vec![
         ("/v1/completions", with(asked("to be", 3, 5), options)),
         ("/v1/completions", json!({"prompt": [[97, 98], [99]], "max_tokens": 2, "session": null})),

@@ -1,6 +1,6 @@
 //! Texts: what the library writes, however it is asked for.
 
-use super::harness::{Server, asked, expected, sampling, with};
+use super::harness::{Server, asked, expected, sampling, usage, with};
 use hecate_models::{Random, sampling::Sampling};
 use hecate_serve::Settings;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn a_completion_is_what_the_library_writes() {
     assert_eq!(choice["text"], expected("to be ", 40, sampling(7)));
     assert_eq!((&choice["finish_reason"], &choice["index"]), (&json!("length"), &json!(0)));
     assert_eq!((&answer["object"], &answer["model"]), (&json!("text_completion"), &json!("tiny")));
-    assert_eq!(answer["usage"], json!({"prompt_tokens": 6, "completion_tokens": 40, "total_tokens": 46}));
+    assert_eq!(answer["usage"], usage(6, 40, 0));
     // Each setting reaches the sampler.
     let settings = json!({"temperature": 0.5, "top_p": 0.7, "top_k": 5});
     let found = server.complete(&with(asked("to be ", 40, 7), settings));
@@ -43,11 +43,12 @@ fn a_prompt_of_several_segments_is_read_as_the_library_reads_it() {
 fn prompts_may_be_tokens_and_several() {
     let server = Server::start(Settings::default());
     let each = [expected("ab", 9, sampling(3)), expected("c", 9, sampling(3))];
-    for prompts in [json!(["ab", "c"]), json!([[97, 98], [99]])] {
+    // The second time both are known.
+    for (prompts, cached) in [(json!(["ab", "c"]), 0), (json!([[97, 98], [99]]), 3)] {
         let answer = server.post("/v1/completions", &with(asked("", 9, 3), json!({"prompt": prompts}))).succeeded();
         let texts: Vec<_> = answer["choices"].as_array().unwrap().iter().map(|choice| choice["text"].clone()).collect();
         assert_eq!(texts, each);
-        assert_eq!(answer["usage"], json!({"prompt_tokens": 3, "completion_tokens": 18, "total_tokens": 21}));
+        assert_eq!(answer["usage"], usage(3, 18, cached));
     }
     assert_eq!(server.complete(&with(asked("", 9, 3), json!({"prompt": [97, 98]}))), each[0]);
 }
@@ -78,7 +79,7 @@ fn a_stream_is_the_text() {
     let seeds = [5, Random::stream(5, 1).bits()];
     assert_eq!(texts, seeds.map(|seed| (expected("ab", 30, sampling(seed)), "length".to_owned())));
     assert_eq!(rest.len(), 1);
-    assert_eq!(rest[0]["usage"], json!({"prompt_tokens": 2, "completion_tokens": 60, "total_tokens": 62}));
+    assert_eq!(rest[0]["usage"], usage(2, 60, 0));
     // Unasked, no usage comes.
     let (_, rest) = server.post("/v1/completions", &with(asked("ab", 3, 5), json!({"stream": true}))).texts();
     assert_eq!(rest, [Value::Null; 0]);
