@@ -10,7 +10,7 @@ use hecate_cpu::Cpu;
 use hecate_models::{
     AttentionConfig, Builder, CmsConfig, ComposedConfig, ConductorConfig, Config, HopeConfig, Init, LayerCache,
     MacConfig, MemoryConfig, MixerConfig, Parameters, Random, Result, Retain, RuleConfig, Tape, TntConfig, Var,
-    layers::{Context, Embedding, Linear, Memory, Mlp, Persistent, RmsNorm, ShortConv, mixer},
+    layers::{Context, Embedding, GatedConv, Linear, Memory, Mlp, Persistent, RmsNorm, ShortConv, mixer},
 };
 use proptest::{collection::vec, prelude::*};
 use std::cell::Cell;
@@ -40,6 +40,8 @@ fn layers_are_built_or_refused() {
         sound("Embedding", || taken(build(layers, |x| Embedding::new(x, "a", a, b)).map(|x| x.1)))?;
         sound("RmsNorm", || taken(build(layers, |x| RmsNorm::new(x, "a", a, 1e-6)).map(|x| x.1)))?;
         sound("ShortConv", || taken(build(layers, |x| ShortConv::new(x, "a", a, c)).map(|x| x.1)))?;
+        sound("ShortConv::linear", || taken(build(layers, |x| ShortConv::linear(x, "a", a, c)).map(|x| x.1)))?;
+        sound("GatedConv", || taken(build(layers, |x| GatedConv::new(x, a, c)).map(|x| x.1)))?;
         sound("Persistent", || taken(build(layers, |x| Persistent::new(x, a, b).map(|_| ())).map(|x| x.1)))?;
         let init =
             [Init::Normal, Init::Unit, Init::Taps(d), Init::LogSlope, Init::Horizon, Init::Horizons([d as f32, 9.0])]
