@@ -1,4 +1,4 @@
-// What a memory is taught by an error: equations (47)–(52), and (94) after them.
+// Inner gradients of errors: equations (47)–(52), and (94) after them.
 //
 // Vectors are [V] in shared memory or scratch, elements by threads; all threads of the block call every function.
 #pragma once
@@ -17,12 +17,12 @@ __device__ inline float power(float m, float power) {
 __device__ __forceinline__ float sign(float e) { return e > 0.0f ? 1.0f : e < 0.0f ? -1.0f : e; }
 
 // ψ of one element by (48) or (49); |e| is smoothed by ε.
-__device__ __forceinline__ float taught_power(const Options& o, float e) {
+__device__ __forceinline__ float power_grad(const Options& o, float e) {
     float m = e * e + o.epsilon;
     return o.tanh ? o.p * tanhf(10.0f * e) * power(m, (o.p - 1.0f) / 2.0f) : o.p * e * power(m, (o.p - 2.0f) / 2.0f);
 }
 // Its derivative.
-__device__ __forceinline__ float taught_power_slope(const Options& o, float e) {
+__device__ __forceinline__ float power_grad_slope(const Options& o, float e) {
     float m = e * e + o.epsilon;
     if (o.tanh) {
         // (49): the product rule, with the slope 10 (1 − t²) of the smoothed sign.
@@ -40,7 +40,7 @@ template <int BIAS> TOGETHER void inner_grad(const Options& o, const float* erro
     if (BIAS == L2) {
         EACH(i, width) u[i] = error[i];
     } else if (BIAS == LP) {
-        EACH(i, width) u[i] = taught_power(o, error[i]);
+        EACH(i, width) u[i] = power_grad(o, error[i]);
     } else if (o.huber == COORDINATE) {
         EACH(i, width) u[i] = fabsf(error[i]) <= delta ? error[i] : delta * sign(error[i]);
     } else {
@@ -62,7 +62,7 @@ TOGETHER float inner_grad_vjp(const Options& o, const float* error, float delta,
     if (BIAS == L2) {
         EACH(i, width) de[i] += du[i];
     } else if (BIAS == LP) {
-        EACH(i, width) de[i] += du[i] * taught_power_slope(o, error[i]);
+        EACH(i, width) de[i] += du[i] * power_grad_slope(o, error[i]);
     } else if (o.huber == COORDINATE) {
         EACH(i, width) {
             // Quadratic inside δ, linear outside.
@@ -81,7 +81,7 @@ TOGETHER float inner_grad_vjp(const Options& o, const float* error, float delta,
             float own = delta / length, along = -delta / (length * length) * ddelta;
             EACH(i, width) de[i] += own * du[i] + along * error[i];
         } else {
-            // MIX outside: every element is ±δ, so only δ is taught.
+            // MIX outside: every element is ±δ, so only δ has a gradient.
             EACH(i, width) ddelta += sign(error[i]) * du[i];
             ddelta = together(ddelta);
         }

@@ -152,7 +152,7 @@ DEEP void OF_DEEP::write_vjp(const Token& token, const Gates& g, const States& s
     __syncthreads();
 }
 
-// Equations (42)–(46): what the token taught, back to its key, value and the weights at the gradient point.
+// Equations (42)–(46): the token's inner gradient, back to its key, value and the weights at the gradient point.
 // What is in `dpoint` already counts `keep` times.
 DEEP void OF_DEEP::inner_grad_vjp(const Token& token, const Gates& g, const float* point, const Record& r, float* dpoint,
                            float keep, const Scratch& s, const TokenGrads& grads) const {

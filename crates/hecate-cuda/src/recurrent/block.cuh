@@ -187,7 +187,7 @@ TOGETHER void update(float* m, float keep, const float* x, const float* y, u32 r
     __syncthreads();
 }
 
-// Whether this thread speaks for its warp, or belongs to the first warp.
+// Whether this thread is the first lane of its warp, or belongs to the first warp.
 __device__ __forceinline__ bool first_lane() { return threadIdx.x % 32 == 0; }
 __device__ __forceinline__ bool first_warp() { return threadIdx.x < 32; }
 

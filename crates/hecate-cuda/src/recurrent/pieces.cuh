@@ -108,7 +108,7 @@ struct Piece {
     __device__ u64 stride() const { return gridDim.x / cluster.count; }
     // Whether this block writes what all of the cluster have.
     // All of them make the same bits, and one is enough.
-    __device__ bool speaks() const { return cluster.rank == 0; }
+    __device__ bool is_leader() const { return cluster.rank == 0; }
     __device__ bool owns(u32 t) const { return t % cluster.count == cluster.rank; }
 
     // What a slot of the state goes back to as it forgets, and its gradient, which is added to; null for zero.
@@ -271,7 +271,7 @@ template <class Cell> __device__ void run_pieces(const Cell& cell, const Recurre
             // Kept states lie between pieces: both count from the starts of groups.
             u32 t = pieces.begin(p);
             if (call.kept && t == intervals.start(interval)) {
-                if (piece.speaks()) copy(sequence.kept + (u64)interval * call.state, state, call.state);
+                if (piece.is_leader()) copy(sequence.kept + (u64)interval * call.state, state, call.state);
                 interval++;
             }
             // A group begins: its gradient point is the state now.
@@ -279,7 +279,7 @@ template <class Cell> __device__ void run_pieces(const Cell& cell, const Recurre
             piece.load(sequence, t, pieces.finish(p), false);
             cell.forward(piece, point, state, state, room, true);
         }
-        if (piece.speaks()) store_state(call, call.last, index, state);
+        if (piece.is_leader()) store_state(call, call.last, index, state);
     }
 }
 
@@ -357,6 +357,6 @@ template <class Cell> __device__ void run_pieces_backward(const Cell& cell, cons
             const float* kept = sequence.kept + (u64)interval * call.state;
             IntervalBack<Cell>{cell, call, sequence, pieces, kept, begun, point}.run(piece, {dstate, dpoint}, room);
         }
-        if (piece.speaks()) store_state(call, call.dinitial, index, dstate);
+        if (piece.is_leader()) store_state(call, call.dinitial, index, dstate);
     }
 }

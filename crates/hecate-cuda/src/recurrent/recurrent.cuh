@@ -5,7 +5,7 @@
 //
 //     struct Cell {
 //         // Whether `backward` adds to the gradient of the point only after the last time that it reads the gradient of
-//         // the state, and has handed that back whole. Then both are one array where the point is the state.
+//         // the state, and has returned that whole. Then both are one array where the point is the state.
 //         static constexpr bool IN_PLACE;
 //
 //         // Optional: whether `forward` has read `old` to the end, and `point` too, before it writes `next`, element by
@@ -94,7 +94,7 @@ struct States {
     const float *old, *point, *next;
 };
 
-// Gradients of states: of that after the token when given, before it when handed back, the point not counted; and of
+// Gradients of states: of that after the token when given, before it when returned, the point not counted; and of
 // the point, to be added to.
 struct Adjoint {
     float *state, *point;

@@ -55,7 +55,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
     __device__ static float* part(const Forward& room, u32 warp, u32 t) { return room.partial.row(warp * TOKENS + t); }
 
     // (60) of all tokens.
-    __device__ void teach(const Piece& piece, const float* point, const Forward& room) const {
+    __device__ void inner_grads(const Piece& piece, const float* point, const Forward& room) const {
         // With an anchor there is no floor.
         EACH(t, piece.tokens) room.decay[t] = ANCHORED ? expf(piece.gates.row(t)[0]) : retention(piece.gates.row(t));
         ROWS(t, piece.tokens) LANES(j, value)
@@ -76,7 +76,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
     }
 
     // out[t][i] = ⟨slot i, rows[t]⟩ for a warp's slots from `first` on and all tokens, four at a time.
-    __device__ __forceinline__ void answer(const Piece& piece, u32 first, const Slots<COLUMNS>& s, Panel rows, Panel out) const {
+    __device__ __forceinline__ void predict(const Piece& piece, u32 first, const Slots<COLUMNS>& s, Panel rows, Panel out) const {
         for (u32 start = 0; start < piece.tokens; start += 4) {
             // Sixteen sums in one reduction.
             float sums[4 * SLOTS];
@@ -105,7 +105,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
         const Piece& piece, u32 first, const Slots<COLUMNS>& r, const Forward& room
     ) const {
         // b of (61) first; lanes then take a token and slot each.
-        answer(piece, first, r, room.h, room.b);
+        predict(piece, first, r, room.h, room.b);
         for (u32 at = threadIdx.x % 32; at < piece.tokens * SLOTS; at += 32) {
             u32 t = at / SLOTS, i = first + at % SLOTS;
             float k = piece.k.row(t)[i];
@@ -190,7 +190,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
             s.load(old + first * value);
             r.load(point + first * value);
             if constexpr (ANCHORED) anchor.load(piece.anchor(0) + first * value);
-            // What is taught needs the slots of the point, which are in registers now.
+            // The inner gradient needs the slots of the point, which are in registers now.
             teach_slots(piece, first, r, room);
             Brought token, later;
             bring<false>(piece, 0, first, room, later);
@@ -209,7 +209,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
     __device__ void forward(
         const Piece& piece, const float* point, const float* old, float* next, const Forward& room, bool outputs
     ) const {
-        teach(piece, point, room);
+        inner_grads(piece, point, room);
         sweep(piece, point, old, next, room, outputs);
         if (!outputs) return;
         ROWS(t, piece.tokens) LANES(j, value) store(piece.call.out, piece.row(t) * value + j, over_warps(room, t, j));
@@ -236,7 +236,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
         const Piece& piece, const float* point, const float* old, const Adjoint& adjoint, const Backward& room
     ) const {
         // Forward again and back, slot by slot; dh of (68) needs all of them.
-        teach(piece, point, room);
+        inner_grads(piece, point, room);
         sweep_back(piece, point, old, adjoint, room);
         // dh of (68), which is dv.
         EACH(at, TOKENS * value) {
@@ -392,7 +392,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
             r.load(point + first * value);
             dr.load(dpoint + first * value);
             // The norms are no longer needed: r·dh comes in their place.
-            if (variant == DECODE) answer(piece, first, r, room.dh, room.inverse);
+            if (variant == DECODE) predict(piece, first, r, room.dh, room.inverse);
             for (u32 t = 0; t < piece.tokens; t++) {
                 // `db h`, and for DECODE `−k dh`.
                 Lanes<COLUMNS> h, dh;

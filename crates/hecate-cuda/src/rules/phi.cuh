@@ -1,4 +1,4 @@
-// The function of slots that Trellis is taught through: equations (70) to (74).
+// The function of slots that Trellis learns through: equations (70) to (74).
 #pragma once
 #include "activation.cuh"
 #include "block.cuh"

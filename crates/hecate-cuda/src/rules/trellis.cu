@@ -1,4 +1,4 @@
-// Slots for keys and for values, taught to give the same code: equations (70) to (79).
+// Slots for keys and for values, trained to give the same code: equations (70) to (79).
 #include "phi.cuh"
 #include "recurrent.cuh"
 
@@ -85,7 +85,7 @@ struct Trellis {
         float a = expf(token.gates[0]);
         u64 keys = (u64)slots * key;
         const BackwardRows rows(scratch, slots);
-        // Gradients of what the memories answered: keys, values, query.
+        // Gradients of predictions: keys, values, query.
         const float *dz_v = rows.dz + slots, *dz_q = rows.dz + 2 * slots;
         ROWS(which, 3) {
             PhiPoint place = phi().at(record + which * slots, rows.points + which * POINT_ROWS * slots);
@@ -176,7 +176,7 @@ struct Trellis {
         }
     }
 
-    // (78), (79) of keys (0) or values (1), by a warp: `dz` becomes the gradient of what that memory answered with.
+    // (78), (79) of keys (0) or values (1), by a warp: `dz` becomes the gradient of that memory's prediction.
     __device__ __forceinline__ void codes_vjp(const Token& token, const float* record, const BackwardRows& rows, u32 side) const {
         const float theta = token.gates[1], *code = token.gates + 2;
         float *own = rows.dz + side * slots, *step = rows.u + side * slots;

@@ -1,4 +1,4 @@
-//! Slots for keys and for values, taught to give the same code: equations (70)–(79).
+//! Slots for keys and for values, trained to give the same code: equations (70)–(79).
 
 use crate::{
     Cuda,
@@ -74,7 +74,7 @@ impl Recurrent<Own> for Trellis {
         let places = WARPS * if slots <= 16 { 2 } else { 1 };
         // Decay; what is written, answered; nine rows a place; what is read; states after tokens.
         let mut room = vec![2 * TOKENS, 2 * row, 3 * row, 9 * places * slots, row, panel(TOKENS, state)];
-        // Gradients of answers, codes; ⟨dS, S⟩ by warp, of θ.
+        // Gradients of predictions, codes; ⟨dS, S⟩ by warp, of θ.
         room.extend([3 * row, 2 * row, TOKENS * WARPS, 2 * TOKENS].into_iter().filter(|_| pass == 1));
         let start = if pass == 0 { BY_PIECES.forward } else { BY_PIECES.backward };
         // One block a memory, and the gradient of the state beside the rest.

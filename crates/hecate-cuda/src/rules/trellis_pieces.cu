@@ -1,6 +1,6 @@
 // Slots for keys and for values, frozen, by pieces of a group: equations (70) to (79).
 //
-// Between the writes of a piece both memories are linear in what they find. What they are asked, and what they are taught,
+// Between the writes of a piece both memories are linear in what they find. Their predictions, and their inner gradients,
 // depends on the gradient point alone: it is made for all tokens at once. The states after all tokens are then one sweep in
 // which a thread has its own elements, and all reads of them are independent again.
 #include "phi.cuh"
@@ -29,15 +29,15 @@ struct TrellisPieces {
     struct Forward {
         // By token: what retains, and −θ u of both memories [2,tokens,m].
         float *decay, *steps;
-        // What the memories answer [3,tokens,m]; points of φ and workspaces.
-        float *answers, *spare;
+        // Predictions of the memories [3,tokens,m]; points of φ and workspaces.
+        float *predictions, *spare;
         // ρ [tokens,m]; the states after all tokens.
         float* read;
         Panel trace;
 
         __device__ Forward(const TrellisPieces& cell, Near& near)
             : decay(near.take(2 * TOKENS)), steps(near.take(2 * TOKENS * cell.slots)),
-              answers(near.take(3 * TOKENS * cell.slots)),
+              predictions(near.take(3 * TOKENS * cell.slots)),
               spare(near.take(cell.places() * (POINT_ROWS + WORKSPACE_ROWS) * cell.slots)),
               read(near.take(TOKENS * cell.slots)), trace(near, TOKENS, cell.size()) {}
     };
@@ -56,7 +56,7 @@ struct TrellisPieces {
 
     // out = ⟨slot, x⟩ for all slots of both memories, by token. Slots of a memory begin at `keys` or `values`, and `apart` further
     // for every token: 0 where all tokens ask the same ones.
-    __device__ void answer(
+    __device__ void predict(
         const Piece& piece, float* out, const float* keys, Panel k, const float* values, Panel v, u32 apart
     ) const {
         // Neighbouring threads have neighbouring tokens, and one slot.
@@ -70,19 +70,19 @@ struct TrellisPieces {
         __syncthreads();
     }
 
-    // What both memories of `point` answer to a piece's keys and values, and what they are taught: (72).
-    __device__ void teach(const Piece& piece, const float* point, const Forward& room) const {
+    // Predictions of both memories of `point` for a piece's keys and values, and their inner gradients: (72).
+    __device__ void inner_grads(const Piece& piece, const float* point, const Forward& room) const {
         // Tokens beyond the last change nothing.
         EACH(t, TOKENS) {
             float log_a = t < piece.tokens ? piece.gates.row(t)[0] : 0.0f;
             // 1 − a of the logarithm: next to 1 the difference itself is rounding.
             room.decay[t] = expf(log_a), room.decay[TOKENS + t] = -expm1f(log_a);
         }
-        answer(piece, room.answers, point, piece.k, point + slots * key, piece.v, 0);
+        predict(piece, room.predictions, point, piece.k, point + slots * key, piece.v, 0);
         each_row(2, room, [&](u32 side, u32 t, float* places) {
             float theta = piece.gates.row(t)[1], *step = row(room.steps, side, t);
             // The point's rows are not wanted any more once `u` is there.
-            phi().inner_grad(phi().at(row(room.answers, side, t), places), piece.gates.row(t) + 2, step);
+            phi().inner_grad(phi().at(row(room.predictions, side, t), places), piece.gates.row(t) + 2, step);
             LANES_OF(phi().lanes, i, slots) step[i] *= -theta;
         });
     }
@@ -171,7 +171,7 @@ struct TrellisPieces {
     }
 
     // out = ⟨slot, x⟩ [tokens,m] of one memory, whose slots begin at `begin` of all states in the trace.
-    __device__ void answer_after(const Piece& piece, float* out, u32 begin, Panel x, u32 width, const Forward& room) const {
+    __device__ void predict_after(const Piece& piece, float* out, u32 begin, Panel x, u32 width, const Forward& room) const {
         EACH(at, slots * TOKENS) {
             u32 t = at % TOKENS, i = at / TOKENS;
             if (t < piece.tokens) out[t * slots + i] = thread_dot(room.trace.row(t) + begin + i * width, x.row(t), width);
@@ -182,9 +182,9 @@ struct TrellisPieces {
     // ρ of (75) for all tokens.
     // Answers of the query stay for the backward.
     __device__ void find_read(const Piece& piece, const Forward& room) const {
-        answer_after(piece, row(room.answers, 2, 0), 0, piece.q, key, room);
+        predict_after(piece, row(room.predictions, 2, 0), 0, piece.q, key, room);
         each_row(1, room, [&](u32, u32 t, float* places) {
-            PhiPoint place = phi().at(row(room.answers, 2, t), places);
+            PhiPoint place = phi().at(row(room.predictions, 2, t), places);
             LANES_OF(phi().lanes, i, slots) room.read[t * slots + i] = place.f[i];
         });
     }
@@ -200,7 +200,7 @@ struct TrellisPieces {
     __device__ void forward(
         const Piece& piece, const float* point, const float* old, float* next, const Forward& room, bool outputs
     ) const {
-        teach(piece, point, room);
+        inner_grads(piece, point, room);
         write(piece, old, next, room);
         if (!outputs) return;
         find_read(piece, room);
@@ -214,13 +214,13 @@ struct TrellisPieces {
 
     // Arrays of a backward. The trace first holds states, then their gradients.
     struct Backward : Forward {
-        // Gradients of answers [3,tokens,m], what either memory asks of the code [2,tokens,m].
-        float *danswers, *dcode;
+        // Gradients of predictions [3,tokens,m], what either memory asks of the code [2,tokens,m].
+        float *dpredictions, *dcode;
         // ⟨dS, S⟩ by token and warp, the gradients of θ by memory and token.
         float *kept, *dtheta;
 
         __device__ Backward(const TrellisPieces& cell, Near& near)
-            : Forward(cell, near), danswers(near.take(3 * TOKENS * cell.slots)),
+            : Forward(cell, near), dpredictions(near.take(3 * TOKENS * cell.slots)),
               dcode(near.take(2 * TOKENS * cell.slots)), kept(near.take(TOKENS * MOST_THREADS / 32)),
               dtheta(near.take(2 * TOKENS)) {}
     };
@@ -228,8 +228,8 @@ struct TrellisPieces {
     __device__ void backward(
         const Piece& piece, const float* point, const float* old, const Adjoint& adjoint, const Backward& room
     ) const {
-        // Forward again, which leaves answers, steps, what is read, and the states after all tokens.
-        teach(piece, point, room);
+        // Forward again, which leaves predictions, steps, what is read, and the states after all tokens.
+        inner_grads(piece, point, room);
         write(piece, old, nullptr, room);
         find_read(piece, room);
         read_vjp(piece, room);
@@ -240,14 +240,14 @@ struct TrellisPieces {
         __syncthreads();
     }
 
-    // (77) but for the states: the gradients of what the query was answered, and of the query.
+    // (77) but for the states: the gradients of the query's prediction, and of the query.
     __device__ void read_vjp(const Piece& piece, const Backward& room) const {
-        answer_after(piece, row(room.danswers, 2, 0), slots * key, piece.dout, value, room);
+        predict_after(piece, row(room.dpredictions, 2, 0), slots * key, piece.dout, value, room);
         each_row(1, room, [&](u32, u32 t, float* places) {
-            phi().pullback(phi().at(row(room.answers, 2, t), places), row(room.danswers, 2, t));
+            phi().pullback(phi().at(row(room.predictions, 2, t), places), row(room.dpredictions, 2, t));
         });
         ROWS(t, piece.tokens) LANES(j, key)
-            store(piece.call.dq, piece.row(t) * key + j, weighed(row(room.danswers, 2, t), room.trace.row(t), key, j));
+            store(piece.call.dq, piece.row(t) * key + j, weighed(row(room.dpredictions, 2, t), room.trace.row(t), key, j));
         __syncthreads();
     }
 
@@ -289,7 +289,7 @@ struct TrellisPieces {
         float (&danchor)[2][2], float (&kept)[TOKENS], const Backward& room
     ) const {
         float read[4][2][2], before[4][2][2];
-        outer(piece, tile, tile.side ? room.read : row(room.danswers, 2, 0), tile.side ? piece.dout : piece.q, first, read);
+        outer(piece, tile, tile.side ? room.read : row(room.dpredictions, 2, 0), tile.side ? piece.dout : piece.q, first, read);
         float4 decay = *(const float4*)(room.decay + first);
         float4 loss = *(const float4*)(room.decay + TOKENS + first);
         float a[4] = {decay.x, decay.y, decay.z, decay.w}, lost[4] = {loss.x, loss.y, loss.z, loss.w};
@@ -318,15 +318,15 @@ struct TrellisPieces {
         }
     }
 
-    // (78), (79) up to the gradients of what both memories answered.
+    // (78), (79) up to the gradients of both memories' predictions.
     __device__ void codes_vjp(const Piece& piece, const Backward& room) const {
         // The trace holds dS now.
         const float* keys = room.trace.at;
-        answer(piece, room.danswers, keys, piece.k, keys + slots * key, piece.v, room.trace.stride);
+        predict(piece, room.dpredictions, keys, piece.k, keys + slots * key, piece.v, room.trace.stride);
         each_row(2, room, [&](u32 side, u32 t, float* spare) {
             const float theta = piece.gates.row(t)[1], *code = piece.gates.row(t) + 2;
-            float *own = row(room.danswers, side, t), *u = spare + POINT_ROWS * slots;
-            PhiPoint place = phi().at(row(room.answers, side, t), spare);
+            float *own = row(room.dpredictions, side, t), *u = spare + POINT_ROWS * slots;
+            PhiPoint place = phi().at(row(room.predictions, side, t), spare);
             phi().inner_grad(place, code, u);
             // Before the row is scaled by −θ.
             float dtheta = -phi().dot(u, own);
@@ -338,12 +338,12 @@ struct TrellisPieces {
 
     // What is left of (78), (79): gradients of keys and values, and of the point.
     __device__ void writes_vjp(const Piece& piece, const float* point, float* dpoint, const Backward& room) const {
-        // Keys and values: what the write gives, then what the answer does.
+        // Keys and values: what the write gives, then what the prediction does.
         ROWS(r, 2 * piece.tokens) {
             u32 side = r >= piece.tokens, t = r - side * piece.tokens, width = side ? value : key, begin = side ? slots * key : 0;
             LANES(j, width) {
                 float dx = weighed(row(room.steps, side, t), room.trace.row(t) + begin, width, j);
-                dx += weighed(row(room.danswers, side, t), point + begin, width, j);
+                dx += weighed(row(room.dpredictions, side, t), point + begin, width, j);
                 store(side ? piece.call.dv : piece.call.dk, piece.row(t) * width + j, dx);
             }
         }
@@ -352,7 +352,7 @@ struct TrellisPieces {
             float sum[2][2] = {};
             for (u32 t = 0; t < piece.tokens; t += 4) {
                 float inner[4][2][2];
-                outer(piece, tile, row(room.danswers, tile.side, 0), tile.side ? piece.v : piece.k, t, inner);
+                outer(piece, tile, row(room.dpredictions, tile.side, 0), tile.side ? piece.v : piece.k, t, inner);
 #pragma unroll
                 for (u32 n = 0; n < 16; n++) sum[n % 4 / 2][n % 2] += inner[n / 4][n % 4 / 2][n % 2];
             }

@@ -89,7 +89,7 @@ fn delta_vjp(delta: f32, sums: vec4<f32>) -> f32 {
     return select(select(sums.z, sums.y / length, args.cell.error == NORM), 0.0, length <= delta);
 }
 
-// Whether what is taught is clipped.
+// Whether the inner gradient is clipped.
 fn clips() -> bool {
     return args.cell.per_clip != 0.0;
 }

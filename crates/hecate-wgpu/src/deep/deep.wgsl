@@ -69,7 +69,7 @@ const CARRY: u32 = 14u;
 const KEEP: u32 = 15u;
 const GAIN: u32 = 16u;
 // u·ū, which (94) goes back with.
-const TAUGHT: u32 = 17u;
+const CLIPPED_ALONG: u32 = 17u;
 // Scalar `i` of the token.
 fn known(i: u32) -> f32 {
     return row(scratch_rows().known + i);

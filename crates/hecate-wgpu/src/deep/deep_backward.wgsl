@@ -160,7 +160,7 @@ fn totalled(phase: u32, sums: vec4<f32>) {
     } else if (p.is_inner_grad && p.at == INNER_GRAD_VJP_U) {
         know(MEAN, sums.x);
         know(ALONG, sums.y);
-        know(TAUGHT, sums.z);
+        know(CLIPPED_ALONG, sums.z);
     } else {
         know_sums(sums);
     }

@@ -214,10 +214,10 @@ fn element(phase: u32, i: u32) -> vec4<f32> {
         case BEGIN: {
             begin_token();
         }
-        // f(W; k) - v; with a norm or residual `answer` completes f.
+        // f(W; k) - v; with a norm or residual `prediction` completes f.
         case ERROR: {
             // (34)
-            let e = answer(r.error, r.normed, r.deviation, token.k, i) - row(token.v + i);
+            let e = prediction(r.error, r.normed, r.deviation, token.k, i) - row(token.v + i);
             put(r.error + i, e);
             return vec4(e * e, 0.0, 0.0, 0.0);
         }
@@ -250,14 +250,14 @@ fn element(phase: u32, i: u32) -> vec4<f32> {
         }
         default: {
             // (38)
-            put(out + i, answer(out, r.read_normed, r.read_deviation, token.q, i));
+            put(out + i, prediction(out, r.read_normed, r.read_deviation, token.q, i));
         }
     }
     return vec4(0.0);
 }
 
 // An element of f(W; x), of what the matrices made of x.
-fn answer(made_of: u32, normed: u32, deviation: u32, x: u32, i: u32) -> f32 {
+fn prediction(made_of: u32, normed: u32, deviation: u32, x: u32, i: u32) -> f32 {
     var y = row(made_of + i);
     if (has_norm()) {
         // x̂ = (o − mean o) / s: the mean was taken off in the phase before.

@@ -157,7 +157,7 @@ fn error_back(at: u32, r: Record, s: Scratch, i: u32) -> vec4<f32> {
             put(s.do_ + i, gradient);
             var du = row(s.du + i);
             if (clips()) {
-                du = clip_vjp(row(r.u + i), du, row(r.shrink), known(TAUGHT));
+                du = clip_vjp(row(r.u + i), du, row(r.shrink), known(CLIPPED_ALONG));
                 put(s.du + i, du);
             }
             return sums_of_bias(e, du, known(DELTA));

@@ -34,7 +34,7 @@ struct Place {
     part: u32,     // which rows
     column: u32,   // of V; at most the last
     writes: bool,  // others only keep step
-    first: bool,   // speaks for its column
+    first: bool,   // the first of its column, whose sums are stored
 }
 
 // Invocations without a column of their own work on the last one, and write nothing.

@@ -13,7 +13,7 @@
 // and those of its backward, another kernel, from 0 again:
 //
 //     // Gradients of a token's arguments, `grads`, which are zero before, and of the state before it. `dstate` is given
-//     // as that of the state after the token. It is handed back as that of the state before it, without the point's.
+//     // as that of the state after the token. It becomes that of the state before it, without the point's.
 //     // What the point takes is added to `dpoint`. That may be `dstate`: it is added after the last read of `dstate`.
 //     const BACKWARD_END: u32
 //

@@ -13,7 +13,7 @@ fn retention() -> f32 {
     return select(a, args.cell.lowest, bitcast<u32>(a) <= bitcast<u32>(args.cell.lowest));
 }
 
-// b = S h: what each slot answers [K].
+// b = S h, the prediction of each slot [K].
 fn row_b() -> u32 {
     return record + args.call.value;
 }

@@ -1,4 +1,4 @@
-//! Slots for keys and for values, taught to give the same code: equations (70)–(79).
+//! Slots for keys and for values, trained to give the same code: equations (70)–(79).
 
 use crate::{
     launch::{Kernel, WgslSource},

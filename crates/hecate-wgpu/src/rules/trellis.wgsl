@@ -1,4 +1,4 @@
-// Slots for keys and for values, taught to give the same code: equations (70) to (79).
+// Slots for keys and for values, trained to give the same code: equations (70) to (79).
 //
 // The state is `S_K [m,K]`, then `S_V [m,V]`. A token leaves `R_K kᵀ`, `R_V vᵀ`, `S_K qᵀ`, each `[m]`. Where there are two
 // or three of something, it is of keys, values, query: its sides.
@@ -67,9 +67,9 @@ fn phi_shape(at: u32, sides: u32) -> vec3<u32> {
     }
 }
 
-// `answers` is the row of what the first side was answered; a side alone is the query.
+// `predictions` is the row of the first side's; a side alone is the query's.
 // Element `i` counts slots of all sides, one side after another.
-fn phi_element(at: u32, sides: u32, answers: u32, i: u32) -> vec4<f32> {
+fn phi_element(at: u32, sides: u32, predictions: u32, i: u32) -> vec4<f32> {
     let side = i / args.cell.slots;
     let p = places();
     let r = rows();
@@ -80,7 +80,7 @@ fn phi_element(at: u32, sides: u32, answers: u32, i: u32) -> vec4<f32> {
                 put(r.a, exponential(gate(0u)));
                 put(r.theta, gate(1u));
             }
-            return of_side(side, silu_at(i, row(answers + i)));
+            return of_side(side, silu_at(i, row(predictions + i)));
         }
         case PHI_SQUARES: {
             return of_side(side, centred_at(i, side));

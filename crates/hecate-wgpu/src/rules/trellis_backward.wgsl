@@ -22,7 +22,7 @@ const SECOND_W: u32 = 10u;
 const SECOND_N: u32 = 11u;
 // Sums over N w.
 const SECOND_NW: u32 = 12u;
-// The gradient of what the memories answered [2,m].
+// The gradient of both memories' predictions [2,m].
 const SECOND_Z: u32 = 13u;
 // The gradient of the code [m].
 const CODE: u32 = 14u;
@@ -116,7 +116,7 @@ fn element(phase: u32, i: u32) -> vec4<f32> {
     }
 }
 
-// (78), and of both memories (73), (74): `dz` becomes the gradient of what a memory answered with.
+// (78), and of both memories (73), (74): `dz` becomes the gradient of a memory's prediction.
 // `i` counts slots of keys, then of values; `side` is which of both.
 fn second_derivative(phase: u32, i: u32, side: u32) -> vec4<f32> {
     let p = places();

@@ -1,7 +1,7 @@
 // One token forward.
 
 const OPENED: u32 = 0u;
-// What both memories answer; φ of that, and `u`; the writes; φ of what the query is answered; the read.
+// Both memories' predictions; φ of them, and `u`; the writes; φ of the query's prediction; the read.
 // A token asks S_K with its key and S_V with its value, learns from both, then asks S_K with its query.
 const ASK_KEYS: u32 = 0u;
 // S_V v [m].
@@ -11,10 +11,10 @@ const PHI: u32 = 2u;
 const WRITE_KEYS: u32 = 6u;
 // S_V = a S_V − θ u vᵀ.
 const WRITE_VALUES: u32 = 7u;
-// φ of the query's answer, without an error.
+// φ of the query's prediction, without an error.
 const PHI_QUERY: u32 = 8u;
 // y = fᵀ S_V [V].
-const ANSWER: u32 = 11u;
+const QUERY_PREDICTION: u32 = 11u;
 const FORWARD_END: u32 = 12u;
 
 // Which phase of φ that is, if it is one, and of how many sides.
@@ -43,7 +43,7 @@ fn shape_of(phase: u32) -> vec3<u32> {
         case WRITE_VALUES: {
             return vec3(SWEEP, m, args.call.value);
         }
-        case ANSWER: {
+        case QUERY_PREDICTION: {
             return vec3(TIMES, m, args.call.value);
         }
         default: {
@@ -67,10 +67,10 @@ fn job_at(phase: u32) -> Job {
     }
 }
 
-// `answers` are `S_K k`, `S_V v`, then `S_K q` in the record.
+// `predictions` are `S_K k`, `S_V v`, then `S_K q` in the record.
 fn element(phase: u32, i: u32) -> vec4<f32> {
-    let answers = record + select(0u, 2u * args.cell.slots, phase >= PHI_QUERY);
-    return phi_element(phi_phase(phase), sides(phase), answers, i);
+    let predictions = record + select(0u, 2u * args.cell.slots, phase >= PHI_QUERY);
+    return phi_element(phi_phase(phase), sides(phase), predictions, i);
 }
 
 // All sums are those of φ.
@@ -79,7 +79,7 @@ fn totalled(phase: u32, sums: vec4<f32>) {
 }
 
 // (75), (76)
-// S = a S - θ u xᵀ for slot `r`; for keys also the answer to the query, S_K q.
+// S = a S - θ u xᵀ for slot `r`; for keys also the query's prediction, S_K q.
 fn along(phase: u32, r: u32, c: u32) -> vec4<f32> {
     let of_values = phase == WRITE_VALUES;
     let own = rows();
@@ -93,7 +93,7 @@ fn along(phase: u32, r: u32, c: u32) -> vec4<f32> {
     return vec4(s * row(token.q + c), 0.0, 0.0, 0.0);
 }
 
-// The answer of slot `r` to the query.
+// The query's prediction by slot `r`.
 fn ended(phase: u32, r: u32, sums: vec4<f32>) {
     put(record + 2u * args.cell.slots + r, sums.x);
 }

@@ -62,7 +62,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS> struct ExactPlaces {
         return together(norms + row * exchange.warps(), 1, take);
     }
     // Whether this block writes what all of the memory have.
-    __device__ __forceinline__ bool speaks() const { return exchange.block() == 0; }
+    __device__ __forceinline__ bool is_leader() const { return exchange.block() == 0; }
 
     // Part `which` of this warp, and all warps' of it at `column`, put together or added.
     __device__ __forceinline__ float* part(u32 parity, u32 which) const {
@@ -405,7 +405,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
             // All warps have the same.
             if (record && threadIdx.x < 32) record->error[lane + 32 * i] = e[i];
         }
-        taught<BIAS>(o, e, row.delta, u_o);
+        own_inner_grad<BIAS>(o, e, row.delta, u_o);
         // b = W1 u_o.
         // Gradients go back through the weights before the write.
         float sums[UNITS] = {};
@@ -428,7 +428,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
 template <class Places>
 __device__ __forceinline__ void store_output(const Options& o, const RecurrentCall& call, Places& places, u32 parity, u64 row) {
     // A warp or two.
-    if (places.speaks() && threadIdx.x < Places::WIDTH) {
+    if (places.is_leader() && threadIdx.x < Places::WIDTH) {
         const u64 at = row * Places::WIDTH + threadIdx.x;
         float y = places.sum(parity, 1, threadIdx.x);
         if (o.residual) y += load(call.q, at);

@@ -346,7 +346,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
     }
     // The warp's part of a key's gradient, and the value's, which is minus that of the error.
     __device__ __forceinline__ void leave_rows(float (&dk)[E], const float (&derror)[E], u64 at, u32 parity) {
-        const bool first = places.speaks() && threadIdx.x < 32;
+        const bool first = places.is_leader() && threadIdx.x < 32;
 #pragma unroll
         for (u32 i = 0; i < E; i++) {
             const u32 column = threadIdx.x % 32 + 32 * i;
@@ -384,7 +384,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
         // Rows 2 and 3 of `own`: h and δ.
         own[n] = curve.value;
         own[UNITS + n] = back * curve.slope;
-        const float shrink = taught<BIAS>(o, e, row.delta, u_o);
+        const float shrink = own_inner_grad<BIAS>(o, e, row.delta, u_o);
         // Gradients of the gates, this thread's part, and that of P.
         float gates[GATE_SUMS] = {};
         float* old = RETENTION == KL ? other : before;
@@ -421,7 +421,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
         // From the gradient of u to that of the error.
 #pragma unroll
         for (u32 i = 0; i < E; i++) du[i] = places.sum(parity, 0, lane + 32 * i);
-        const float ddelta_gate = taught_vjp<BIAS>(o, e, row.delta, u_o, shrink, du);
+        const float ddelta_gate = own_inner_grad_vjp<BIAS>(o, e, row.delta, u_o, shrink, du);
         // The prediction's gradient goes to the hidden layer at the key.
         const float dout_h = before_factors[1] * by_unit<E, UNITS, RETENTION>(before, 1, du);
         dpre += dout_h * curve.slope;
@@ -435,7 +435,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
         add_outer(1, before, before_factors[1], along[1], u_o, own + 4 * UNITS, du, own, a);
         if constexpr (MOMENTUM) carry_momentum(eta);
         leave_rows(dk, du, at, parity);
-        if (BIAS == HUBER && places.speaks() && threadIdx.x == 0) call.dgates[MOMENTUM ? 3 : 2][at] = ddelta_gate;
+        if (BIAS == HUBER && places.is_leader() && threadIdx.x == 0) call.dgates[MOMENTUM ? 3 : 2][at] = ddelta_gate;
         store_gates(row, at, parity);
     }
 
@@ -449,7 +449,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
     __device__ __forceinline__ void store_gates(const Row& row, u64 at, u32 parity) const {
         // A thread has a gate.
         const u32 which = threadIdx.x;
-        if (!places.speaks() || which >= (MOMENTUM ? 3 : 2)) return;
+        if (!places.is_leader() || which >= (MOMENTUM ? 3 : 2)) return;
         // The sum of θ comes third, and without momentum second.
         const bool step = which == (MOMENTUM ? 2 : 1);
         const float sum = places.sum(parity, PART_ROWS, step ? 2 : which);
@@ -458,13 +458,13 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
 
     // The gradient of a query, with what a residual adds, or of a key, once its parts are there and a barrier.
     __device__ __forceinline__ void store_query(u64 row, u32 parity) const {
-        if (!places.speaks() || threadIdx.x >= WIDTH) return;
+        if (!places.is_leader() || threadIdx.x >= WIDTH) return;
         // Sums over warps, each by the thread of its column.
         const u64 at = row * WIDTH + threadIdx.x;
         ::store(call.dq, at, places.sum(parity, 1, threadIdx.x) + (o.residual ? load(call.dout, at) : 0.0f));
     }
     __device__ __forceinline__ void store_key(u64 row, u32 parity) const {
-        if (row == NONE || !places.speaks() || threadIdx.x >= WIDTH) return;
+        if (row == NONE || !places.is_leader() || threadIdx.x >= WIDTH) return;
         ::store(call.dk, row * WIDTH + threadIdx.x, places.sum(parity, 2, threadIdx.x));
     }
 };

@@ -111,13 +111,13 @@ template <u32 E, int BIAS, bool MOMENTUM> struct AskedToken {
 
 // u = ψ(e), clipped, of a whole row in each warp. The factor of (94) is returned.
 template <int BIAS, u32 E>
-__device__ __forceinline__ float taught(const Options& o, const float (&e)[E], float delta, float (&u)[E]) {
+__device__ __forceinline__ float own_inner_grad(const Options& o, const float (&e)[E], float delta, float (&u)[E]) {
     // The length of the whole error matters to two of Huber's forms.
     const float length = BIAS == HUBER && o.huber != COORDINATE ? sqrtf(warp_product(e, e)) : 0.0f;
 #pragma unroll
     for (u32 i = 0; i < E; i++) {
         if constexpr (BIAS == L2) u[i] = e[i];
-        else if constexpr (BIAS == LP) u[i] = taught_power(o, e[i]);
+        else if constexpr (BIAS == LP) u[i] = power_grad(o, e[i]);
         else if (o.huber == COORDINATE) u[i] = fabsf(e[i]) <= delta ? e[i] : delta * sign(e[i]);
         else u[i] = length <= delta ? e[i] : o.huber == NORM ? delta / length * e[i] : delta * sign(e[i]);
     }
@@ -131,7 +131,7 @@ __device__ __forceinline__ float taught(const Options& o, const float (&e)[E], f
 
 // From the gradient of u to that of e, in place; that of δ is returned.
 template <int BIAS, u32 E>
-__device__ __forceinline__ float taught_vjp(const Options& o, const float (&e)[E], float delta, const float (&u)[E],
+__device__ __forceinline__ float own_inner_grad_vjp(const Options& o, const float (&e)[E], float delta, const float (&u)[E],
                                             float shrink, float (&d)[E]) {
     if (o.per_clip != 0.0f) {
         const float along = warp_product(u, d) * o.per_clip * o.per_clip;
@@ -140,7 +140,7 @@ __device__ __forceinline__ float taught_vjp(const Options& o, const float (&e)[E
     }
     if constexpr (BIAS == LP) {
 #pragma unroll
-        for (u32 i = 0; i < E; i++) d[i] *= taught_power_slope(o, e[i]);
+        for (u32 i = 0; i < E; i++) d[i] *= power_grad_slope(o, e[i]);
     }
     if constexpr (BIAS != HUBER) return 0.0f;
     if (o.huber == COORDINATE) {
@@ -154,7 +154,7 @@ __device__ __forceinline__ float taught_vjp(const Options& o, const float (&e)[E
         }
         return warp_sum(outside);
     }
-    // Inside δ the whole error is taught, whatever the form.
+    // Inside δ the inner gradient is the whole error, whatever the form.
     const float length = sqrtf(warp_product(e, e));
     if (length <= delta) return 0.0f;
     if (o.huber == NORM) {

@@ -96,7 +96,7 @@ struct Frozen : FrozenNorm {
     // Rows of a group, zeros beyond its last token.
     TOGETHER_OF void load_rows(Panel out, Array x, const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count,
                               u32 wide) const {
-        // Rows beyond the last token are zeros, which teach nothing.
+        // Rows beyond the last token are zeros, which write nothing.
         fours<4>(rows, wide, [&](u32 t, u32 i) { return load_run_if<4>(t < count, x, sequence.row(call, start + t) * wide + i); },
               [&](u32 t, u32 i, const Run<4>& x) { out.four(t, i) = make_float4(x.x[0], x.x[1], x.x[2], x.x[3]); });
     }
@@ -110,7 +110,7 @@ struct Frozen : FrozenNorm {
     }
 
     // With what the second layer is written with.
-    __device__ void teach(u32 t) const {
+    __device__ void inner_grad_row(u32 t) const {
         shorten(t);
         if (o.norm) write_with(t);
         LANES(i, o.value) z1.at(t, i) = -n.theta[t] * u.at(t, i);
@@ -138,19 +138,19 @@ struct Frozen : FrozenNorm {
         at_point(part, 0.0f, h, x1.own(), s1.own(), o.value, width);
         cluster.meet();
         // Rows by warps only where a bias, (94) or a norm looks at a whole row.
-        bool norm = o.norm, plain = !huber && !TAUGHT_POWERS && o.per_clip == 0.0f && !norm;
+        bool norm = o.norm, plain = !huber && !POWER_GRADS && o.per_clip == 0.0f && !norm;
         if (norm) predict(part);
         fours<2>(rows, o.value, [&](u32 t, u32 i) { return norm ? normed.four(t, i) : total(part.row(t) + i); }, [&](u32 t, u32 i, float4 out) {
             float4 own = o.residual ? k.four(t, i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             // Prediction minus value.
             float4 error = map([](float out, float own, float v) { return out + own - v; }, out, own, v.four(t, i));
             v.four(t, i) = error;
-            // Most memories are taught the error itself.
+            // The inner gradient of most memories is the error itself.
             if (plain) u.four(t, i) = error, z1.four(t, i) = map([&](float x) { return -n.theta[t] * x; }, error);
         });
         __syncthreads();
         if (!plain) {
-            ROWS(t, rows) teach(t);
+            ROWS(t, rows) inner_grad_row(t);
             __syncthreads();
         }
         if (!DEEP) return;

@@ -8,7 +8,7 @@ __device__ __forceinline__ void store_outputs(const Frozen& f, const RecurrentCa
     // Row i of the block is token `i count + rank`.
     u32 count = f.cluster.count, rank = f.cluster.rank, mine = (f.tokens + count - 1 - rank) / count;
     bool norm = f.o.norm;
-    if (norm) f.answer(out, f.spare, rank, count, mine);
+    if (norm) f.normed_outputs(out, f.spare, rank, count, mine);
     fours<2>(mine, f.o.value, [&](u32 i, u32 j) { return norm ? f.spare.four(i, j) : f.total(out.row(i * count + rank) + j); }, [&](u32 i, u32 j, float4 y) {
         u32 t = i * count + rank;
         if (f.o.residual) y = map([](float x, float y) { return x + y; }, y, f.q.four(t, j));

@@ -33,9 +33,9 @@ __device__ __forceinline__ Curve curve(u32 kind, float x) { return kind == SILU 
 #define MEMORIES MLPS
 #endif
 
-// Whether all memories of a file are taught powers of errors, (48) and (49).
-#ifndef TAUGHT_POWERS
-#define TAUGHT_POWERS false
+// Whether inner gradients of all memories of a file are powers of errors, (48) and (49).
+#ifndef POWER_GRADS
+#define POWER_GRADS false
 #endif
 
 // Numbers of eight tokens, read at once.
@@ -107,8 +107,8 @@ struct FrozenMasks {
     TokenNumbers n;
     // c, its gradient, and where a backward asks for it E of each write [rows,rows].
     Panel c, dc, e;
-    // Errors, what is taught by them, and what the last matrix is written with: the same but for a norm [rows,V].
-    Panel v, taught, u;
+    // Errors, inner gradients, and what the last matrix is written with: the same but for a norm [rows,V].
+    Panel v, inner_grad, u;
 
     // By one thread.
     __device__ void begin_places(const RecurrentCall& call, const Options& options, Arena& arena) {
@@ -228,18 +228,18 @@ struct FrozenMasks {
             float x = e[i], signed_delta = x > 0.0f ? delta : x < 0.0f ? -delta : x;
             if (huber && o.huber == COORDINATE) x = fabsf(x) <= delta ? x : signed_delta;
             else if (huber && !(length <= delta)) x = o.huber == NORM ? delta / length * x : signed_delta;
-            if (TAUGHT_POWERS) x = taught_power(o, x);
-            taught.at(t, i) = x;
+            if (POWER_GRADS) x = power_grad(o, x);
+            inner_grad.at(t, i) = x;
         }
         __syncwarp();
         // Errors of any length, where nothing is clipped.
         float shrink = 1.0f;
         if (o.per_clip != 0.0f) {
-            float ratio = sqrtf(warp_dot(taught.row(t), taught.row(t), o.value)) * o.per_clip;
+            float ratio = sqrtf(warp_dot(inner_grad.row(t), inner_grad.row(t), o.value)) * o.per_clip;
             shrink = 1.0f / sqrtf(1.0f + ratio * ratio);
         }
         __syncwarp();
-        LANES(i, o.value) taught.at(t, i) *= shrink;
+        LANES(i, o.value) inner_grad.at(t, i) *= shrink;
         if (first_lane()) n.shrink[t] = shrink;
     }
     // The sum over blocks of what each has in the same place of its workspace, in the order of blocks.
@@ -252,18 +252,18 @@ struct FrozenMasks {
         return sum;
     }
 
-    // Gradients of what a row is taught to the error's, in `less`; (44) and what shortens.
-    TOGETHER_OF void teach_back(u32 t, float* du) const {
+    // Gradients of a row's inner gradient to the error's, in `less`; (44) and what shortens.
+    TOGETHER_OF void inner_grad_row_vjp(u32 t, float* du) const {
         // What shortens an error grows with it.
         if (o.per_clip != 0.0f) {
-            float along = warp_dot(taught.row(t), du, o.value) * o.per_clip * o.per_clip;
-            LANES(i, o.value) du[i] = n.shrink[t] * (du[i] - along * taught.at(t, i));
+            float along = warp_dot(inner_grad.row(t), du, o.value) * o.per_clip * o.per_clip;
+            LANES(i, o.value) du[i] = n.shrink[t] * (du[i] - along * inner_grad.at(t, i));
             __syncwarp();
         }
-        if (TAUGHT_POWERS) LANES(i, o.value) du[i] *= taught_power_slope(o, v.at(t, i));
+        if (POWER_GRADS) LANES(i, o.value) du[i] *= power_grad_slope(o, v.at(t, i));
         float ddelta = 0.0f;
         if (huber) {
-            // Inside the threshold an error is taught as it is.
+            // Inside the threshold the inner gradient is the error.
             const float* error = v.row(t);
             float delta = n.delta[t], length = o.huber == COORDINATE ? 0.0f : sqrtf(warp_dot(error, error, o.value));
             if (o.huber == NORM && !(length <= delta)) {

@@ -32,12 +32,12 @@ struct FrozenNorm : FrozenMasks {
     Panel normed;
     float* deviations;
 
-    // By one thread, behind `u`: without a norm what is taught is written as it is.
+    // By one thread, behind `u`: without a norm the inner gradient is written as it is.
     __device__ void place_norm(Arena& arena) {
         u32 height = o.norm ? rows : 0;
         deviations = arena.take(height), normed = panel(arena, height, o.value);
-        taught = panel(arena, height, o.value);
-        if (!o.norm) taught = u;
+        inner_grad = panel(arena, height, o.value);
+        if (!o.norm) inner_grad = u;
     }
     // Predictions out of all blocks' parts.
     TOGETHER_OF void predict(Panel part) const {
@@ -51,10 +51,10 @@ struct FrozenNorm : FrozenMasks {
         __syncthreads();
     }
     // u_o = J u of row t.
-    __device__ void write_with(u32 t) const { jacobian_row<false>(normed.row(t), deviations[t], taught.row(t), u.row(t), o.value); }
+    __device__ void write_with(u32 t) const { jacobian_row<false>(normed.row(t), deviations[t], inner_grad.row(t), u.row(t), o.value); }
     // Back through u_o = J u of row t, (43): from ū_o in `d` to ū there; `to` gets what reaches the output by it.
     TOGETHER_OF void write_with_back(u32 t, float* d, float* to) const {
-        const float *x = normed.row(t), *own = taught.row(t), *with = u.row(t);
+        const float *x = normed.row(t), *own = inner_grad.row(t), *with = u.row(t);
         float s = deviations[t], count = (float)o.value, sum = 0.0f, sum_own = 0.0f, along = 0.0f, along_own = 0.0f, both = 0.0f;
         LANES(i, o.value) sum += d[i], sum_own += own[i], along += x[i] * d[i], along_own += x[i] * own[i], both += d[i] * with[i];
         sum = warp_sum(sum), sum_own = warp_sum(sum_own), along = warp_sum(along), along_own = warp_sum(along_own), both = warp_sum(both);
@@ -69,11 +69,11 @@ struct FrozenNorm : FrozenMasks {
     // From what row t was written with to its error, in `d`; behind a norm the gradient of the output goes to `output`.
     TOGETHER_OF void row_back(u32 t, float* d, Panel output) const {
         if (o.norm) write_with_back(t, d, output.row(t));
-        if (huber || TAUGHT_POWERS || o.per_clip != 0.0f) teach_back(t, d);
+        if (huber || POWER_GRADS || o.per_clip != 0.0f) inner_grad_row_vjp(t, d);
         if (o.norm) jacobian_row<true>(normed.row(t), deviations[t], d, output.row(t), o.value);
     }
     // Outputs x̂ of `count` tokens from `first` on, `apart` of each other, to rows of `to`, out of all blocks' parts.
-    TOGETHER_OF void answer(Panel part, Panel to, u32 first, u32 apart, u32 count) const {
+    TOGETHER_OF void normed_outputs(Panel part, Panel to, u32 first, u32 apart, u32 count) const {
         fours<2>(count, o.value, [&](u32 i, u32 j) { return total(part.row(first + i * apart) + j); },
               [&](u32 i, u32 j, float4 x) { to.four(i, j) = x; });
         __syncthreads();
@@ -83,16 +83,16 @@ struct FrozenNorm : FrozenMasks {
     // Where a backward leaves its part of outputs: nobody reads the other place of predictions any more, for all have met since.
     __device__ Panel outputs_again() const { return {sums + (u64)(turn ^ 1) * rows * o.value, o.value}; }
     // Gradients of outputs in `d` to those of what was read of the last matrix; `read` is a place for that.
-    TOGETHER_OF void answers_back(Panel read, Panel d) const {
+    TOGETHER_OF void outputs_vjp(Panel read, Panel d) const {
         Panel part = outputs_again();
         cluster.meet();
         fours<2>(rows, o.value, [&](u32 t, u32 i) { return total(part.row(t) + i); }, [&](u32 t, u32 i, float4 x) { read.four(t, i) = x; });
         __syncthreads();
-        ROWS(t, rows) answer_back(read.row(t), d.row(t));
+        ROWS(t, rows) output_vjp(read.row(t), d.row(t));
         __syncthreads();
     }
     // The same of a row; what was read is lost.
-    __device__ void answer_back(float* read, float* d) const {
+    __device__ void output_vjp(float* read, float* d) const {
         float s = normalise_row(read, o.value);
         jacobian_row<false>(read, s, d, d, o.value);
     }

@@ -244,7 +244,7 @@ struct Reverse : Frozen {
                      [&](u32, u32, const Two& of) { return dot(of.x, of.y); },
                      [&](u32 t, float sum) { n.dtheta[t] = (DEEP ? n.dtheta[t] : 0.0f) - sum; });
         Panel part = {sums + (u64)2 * rows * o.value, o.value};
-        // What is taught goes back to the hidden layer as well.
+        // The inner gradient goes back to the hidden layer as well.
         if (DEEP) at_point(part, 0.0f, dz0, x1.own(), s1.own(), o.value, width);
         float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         fours<2>(rows, o.value, [&](u32 t, u32 i) { return Two{DEEP ? part.four(t, i) : zero, dz1.four(t, i)}; }, [&](u32 t, u32 i, const Two& of) {
@@ -253,13 +253,13 @@ struct Reverse : Frozen {
         cluster.meet();
         errors_back<DEEP>(call, sequence, start, part);
     }
-    // From the gradients of what is taught, which blocks add up, to those of values and of weights.
+    // From the gradients of inner gradients, which blocks add up, to those of values and of weights.
     template <bool DEEP> TOGETHER_OF void errors_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start, Panel part) {
         Panel less = this->less;
         fours<2>(rows, o.value, [&](u32 t, u32 i) { return total(part.row(t) + i); },
               [&](u32 t, u32 i, float4 x) { less.four(t, i) = x; });
         __syncthreads();
-        if (huber || TAUGHT_POWERS || o.per_clip != 0.0f || o.norm) {
+        if (huber || POWER_GRADS || o.per_clip != 0.0f || o.norm) {
             ROWS(t, rows) row_back(t, less.row(t), dz1);
             __syncthreads();
         }
@@ -312,7 +312,7 @@ struct Reverse : Frozen {
         for (u32 i = deep() ? 0 : 1; i < end; i++) {
             const LayerBack& l = layers[i];
             read(i ? outputs_again() : preq, l.query, l.x, l.anchor, l.s, l.key, l.z, l.height, l.wide);
-            if (i) answers_back(less, dout);
+            if (i) outputs_vjp(less, dout);
             else activate(hq, preq);
         }
         // Of A, B and E after the group, this thread's part.

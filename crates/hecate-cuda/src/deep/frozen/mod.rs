@@ -230,7 +230,7 @@ impl Places {
         self.rows() * (3 * self.value + 2 * self.key + 4)
     }
 
-    /// What a norm has: s by token, x̂ and what is taught; all empty without one.
+    /// What a norm has: s by token, x̂ and inner gradients; all empty without one.
     fn of_norm(&self) -> [usize; 3] {
         let rows = if self.norm { self.rows() } else { 0 };
         [rows, rows * (self.value + 4), rows * (self.value + 4)]

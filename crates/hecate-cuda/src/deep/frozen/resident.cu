@@ -8,7 +8,7 @@ __device__ __forceinline__ void store_outputs(const Resident& f, const Recurrent
     u32 count = f.cluster.count, rank = f.cluster.rank, mine = (f.tokens + count - 1 - rank) / count;
     // Errors are done with: their place takes what has passed a norm.
     bool norm = f.o.norm;
-    if (norm) f.answer(out, f.v, rank, count, mine);
+    if (norm) f.normed_outputs(out, f.v, rank, count, mine);
     fours<2>(mine, f.o.value, [&](u32 i, u32 j) { return norm ? f.v.four(i, j) : f.total(out.row(i * count + rank) + j); }, [&](u32 i, u32 j, float4 y) {
         u32 t = i * count + rank;
         u64 at = sequence.row(call, start + t) * f.o.value + j;

@@ -86,7 +86,7 @@ struct Resident : FrozenNorm {
     __device__ static OwnHalves own_halves(Arena& arena, u32 height, u32 wide) {
         return {arena.take(Plane::size(height, wide)), wide / 16, height};
     }
-    // Whether what is taught is the error.
+    // Whether the inner gradient is the error.
     __device__ bool plain() const { return !huber && o.per_clip == 0.0f && !o.norm; }
     // Which of the planes of a layer there are.
     __device__ bool has(u32 i) const { return i == WEIGHTS || (i == MOMENTUM ? momentum : anchored); }
@@ -97,7 +97,7 @@ struct Resident : FrozenNorm {
     __device__ u32 height(u32 layer) const { return layer ? width : o.key; }
     __device__ u32 wide(u32 layer) const { return layer ? o.value : width; }
 
-    // By one thread, before places are handed out. Planes of halves are what a group may leave in the place of a state.
+    // By one thread, before shared memory is divided. Planes of halves are what a group may leave in the place of a state.
     __device__ void begin_resident(const RecurrentCall& call, const Options& options, Arena& arena) {
         begin_places(call, options, arena);
         halves = call.record > 0, tight = max(o.key, o.value) * width > ROOMY;
@@ -234,7 +234,7 @@ struct Resident : FrozenNorm {
             });
         }
     };
-    // What the network says of keys, and what it is taught: values of both layers.
+    // Predictions for keys, and inner gradients: values of both layers.
     TOGETHER_OF void teach_group(const RecurrentCall& call, const SequenceHead& sequence, u32 start) const {
         Panel sums_of = {sums + (u64)turn * rows * o.value, o.value};
         Plane h = keys[1];
@@ -245,12 +245,12 @@ struct Resident : FrozenNorm {
             set_tile(sums_of, tile, sum);
         });
         cluster.meet();
-        // Without a bias, (94) and a norm what is taught is the error.
+        // Without a bias, (94) and a norm the inner gradient is the error.
         bool plain = this->plain(), norm = o.norm;
         Panel u = this->u, v = this->v, normed = this->normed;
         if (norm) predict(sums_of);
         fill<1>(z1, rows, o.value, [&](u32 t, u32 i) {
-            // Beyond the last token nothing is taught: its θ is zero.
+            // Beyond the last token nothing is written: its θ is zero.
             float4 value = get_four(call.v, sequence.row(call, start + t) * o.value + i, t < tokens);
             float4 error = map([](float out, float v) { return out - v; }, norm ? normed.four(t, i) : total(sums_of.row(t) + i), value);
             if (o.residual) error = map([](float x, float y) { return x + y; }, error, keys[0].four(t, i));

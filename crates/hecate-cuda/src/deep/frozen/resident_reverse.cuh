@@ -148,7 +148,7 @@ struct ResidentReverse : ResidentStates {
         Panel of_q = {sums + (u64)3 * rows * o.value, o.key};
         u32 depth = wide(l), kind = o.activation;
         tiles<SIDE>(rows, height(l), [&](const Tile& tile) {
-            // The share of each is taught by what it read: an inner product a row.
+            // The gradient of each share is of what it read: an inner product a row.
             float sum[SIDE][4] = {}, own[SIDE][4];
             get_tile(own, query, tile);
 #pragma unroll 1
@@ -369,7 +369,7 @@ struct ResidentReverse : ResidentStates {
         });
         fours<2>(rows, o.value, [&](u32 t, u32 i) { return get_four(call.dout, sequence.row(call, start + (t < tokens ? t : 0)) * o.value + i, t < tokens); },
               [&](u32 t, u32 i, float4 x) { d.four(t, i) = x; });
-        answers_back(less, d);
+        outputs_vjp(less, d);
         fill<1>(dout, rows, o.value, [&](u32 t, u32 i) { return d.four(t, i); });
         __syncthreads();
     }
@@ -421,7 +421,7 @@ struct ResidentReverse : ResidentStates {
             set_tile(sums_of, tile, sum);
         });
         cluster.meet();
-        // θ scaled what was taught.
+        // θ scaled the inner gradient.
         const float* theta = n.theta;
         auto take = [&](u32 t, u32 i, const Two& of) {
             less.four(t, i) = map([&](float d) { return -theta[t] * d; }, of.x);
@@ -466,7 +466,7 @@ struct ResidentReverse : ResidentStates {
         Panel of_k = {sums + (u64)3 * rows * o.value + (u64)rows * o.key, o.key};
         tiles<SIDE>(rows, o.key, [&](const Tile& tile) {
             float sum[SIDE][4];
-            // What was read and written by keys, then what taught them.
+            // What was read and written by keys, then their inner gradients.
             get_tile(sum, dk, tile);
             point<true>(sum, dpre, 0, tile, width);
             set_tile(of_k, tile, sum);

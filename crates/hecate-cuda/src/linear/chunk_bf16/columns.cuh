@@ -63,19 +63,19 @@ struct Columns {
         each(p, x, first, [&](u32 n, u32 i, float* at, bool inside) { if (inside) *at = sums.x[n][i]; });
     }
 
-    // Left factor `i`, which is handed on.
+    // Left factor `i`, which is stored too.
     __device__ __forceinline__ void step(u32 (&a)[4], uint4* to, u32 i) const {
         // Rounded to bfloat16 here, and only here.
         as_left(a, sums.x[2 * i], sums.x[2 * i + 1]);
         store_fragment(to + 32 * i, a);
     }
     // All left factors, to the places of this warp.
-    __device__ __forceinline__ void hand_on(uint4* to) const {
+    __device__ __forceinline__ void store_left(uint4* to) const {
         u32 a[4];
         #pragma unroll
         for (u32 i = 0; i < KEYS / 16; i++) step(a, to, i);
     }
-    // x [16,CHUNK] = this times rows [CHUNK,KEYS], transposed; this is handed on.
+    // x [16,CHUNK] = this times rows [CHUNK,KEYS], transposed; this is stored as left factors.
     template <bool GROUP, class F = Nothing>
     __device__ __forceinline__ void times_rows(Sums<8>& x, Tile<KEYS, GROUP> rows, uint4* to, F meanwhile = {}) const {
         if constexpr (GROUP) {
@@ -149,9 +149,9 @@ struct Columns {
     }
 };
 
-// x [16,CHUNK] = left factors that were handed on times rows [CHUNK,16 STEPS], transposed.
+// x [16,CHUNK] = stored left factors times rows [CHUNK,16 STEPS], transposed.
 template <u32 STEPS, bool GROUP>
-__device__ __forceinline__ void handed_times(Sums<8>& x, const uint4* from, Tile<16 * STEPS, GROUP> rows) {
+__device__ __forceinline__ void left_factors_times(Sums<8>& x, const uint4* from, Tile<16 * STEPS, GROUP> rows) {
     if constexpr (GROUP) {
         // All factors in registers, as a group needs them.
         Lefts<STEPS> a;
@@ -179,7 +179,7 @@ template <u32 KEYS>
 __device__ __forceinline__ u32 kept_at(u32 v, u32 column) {
     return (v / 16 * (KEYS / 16) + column / 16) * 256 + column / 8 % 2 * 128 + v % 16 * 8;
 }
-// Keeps the left factors of 16 columns from `first`, which were handed on from `from` on. By a warp: where pieces are
+// Keeps the left factors of 16 columns from `first`, which are stored from `from` on. By a warp: where pieces are
 // stored, its first lane must call `stores_commit` and wait.
 template <u32 KEYS, bool PIECES = GROUPS_MULTIPLY>
 __device__ __forceinline__ void keep(const Linear& p, const uint4* from, u16* to, u32 first) {

@@ -26,8 +26,8 @@ __device__ __forceinline__ void Forward<KEYS, WARPS, S>::narrow(Lefts<4>& z, con
 template <u32 KEYS, u32 WARPS, bool S>
 __device__ __forceinline__ void Forward<KEYS, WARPS, S>::take_solution(Lefts<4>& z, float (&down)[2], u32 n) const {
     #pragma unroll
-    for (u32 i = 0; i < 4; i++) load_fragment(handed(n, OF_Z + i), z.x[i]);
-    const float* scales = handed_scales(n) + threadIdx.x % 32 / 4;
+    for (u32 i = 0; i < 4; i++) load_fragment(left_factors(n, OF_Z + i), z.x[i]);
+    const float* scales = left_scales(n) + threadIdx.x % 32 / 4;
     down[0] = scales[0], down[1] = scales[8];
 }
 
@@ -40,10 +40,10 @@ __device__ __forceinline__ void Forward<KEYS, WARPS, S>::read(u32 n) const {
     const float* vectors = back_vectors(n);
     Sums<8> out, y;
     // a⁺ ∘ (Q M₀), and with momentum b⁺ ∘ (Q S₀).
-    handed_times<STEPS>(out, handed(n, OF_M), queries(n));
+    left_factors_times<STEPS>(out, left_factors(n, OF_M), queries(n));
     out.scale(ByToken{vectors + OF_READ_A * CHUNK});
     if (S) {
-        handed_times<STEPS>(y, handed(n, OF_S), queries(n));
+        left_factors_times<STEPS>(y, left_factors(n, OF_S), queries(n));
         y.scale(ByToken{vectors + OF_READ_B * CHUNK});
         out.add(y);
     }
@@ -63,8 +63,8 @@ __device__ __forceinline__ void Forward<KEYS, WARPS, S>::keep_states(u32 n, cons
     const u32 size = kept_size<KEYS>(p), lane = threadIdx.x % 32;
     u16* to = args.kept + chunk.kept * (S ? 2 : 1) * size;
     if (GROUPS_MULTIPLY && lane == 0) show_to_groups();
-    keep<KEYS>(p, handed(n, OF_M) - lane, to, own);
-    if (S) keep<KEYS>(p, handed(n, OF_S) - lane, to + size, own);
+    keep<KEYS>(p, left_factors(n, OF_M) - lane, to, own);
+    if (S) keep<KEYS>(p, left_factors(n, OF_S) - lane, to + size, own);
     if (GROUPS_MULTIPLY) stores_commit();
 }
 

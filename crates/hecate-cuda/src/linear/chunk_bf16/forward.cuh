@@ -53,7 +53,7 @@ struct Forward {
     // of left factors, 16 a lane each: M, Z, S of every pair, and after them the scales of Z's columns.
     static constexpr u32 FRONT = whole<GROUP>(2 * (Keys::SIZE + Values::SIZE + Square::SIZE) + 4 * ELEMENTS);
     static constexpr u32 BACK = whole<GROUP>(2 * (Keys::SIZE + Square::SIZE) + 4 * ELEMENTS);
-    static constexpr u32 FACTORS = STEPS * (S ? 2 : 1) + 4, HANDED = (32 * 16 * FACTORS + 4 * 16) * WARPS;
+    static constexpr u32 FACTORS = STEPS * (S ? 2 : 1) + 4, LEFT_BYTES = (32 * 16 * FACTORS + 4 * 16) * WARPS;
 
     const Bf16Forward& args;
     const Linear& p;
@@ -72,13 +72,13 @@ struct Forward {
     __device__ __forceinline__ Square reads(u32 n) const { return {queries(n).x + Keys::SIZE}; }
     __device__ __forceinline__ float* back_vectors(u32 n) const { return (float*)(reads(n).x + Square::SIZE); }
     // Factor `i` of this pair and lane: M, then Z, then S.
-    __device__ __forceinline__ u8* all_handed(u32 n) const { return shared + FRONTS * FRONT + 2 * BACK + n % 2 * HANDED; }
-    __device__ __forceinline__ uint4* handed(u32 n, u32 i) const {
-        return (uint4*)all_handed(n) + (threadIdx.x / 32 % WARPS * FACTORS + i) * 32 + threadIdx.x % 32;
+    __device__ __forceinline__ u8* left_places(u32 n) const { return shared + FRONTS * FRONT + 2 * BACK + n % 2 * LEFT_BYTES; }
+    __device__ __forceinline__ uint4* left_factors(u32 n, u32 i) const {
+        return (uint4*)left_places(n) + (threadIdx.x / 32 % WARPS * FACTORS + i) * 32 + threadIdx.x % 32;
     }
     // By column of this pair.
-    __device__ __forceinline__ float* handed_scales(u32 n) const {
-        return (float*)(all_handed(n) + 32 * 16 * FACTORS * WARPS) + threadIdx.x / 32 % WARPS * 16;
+    __device__ __forceinline__ float* left_scales(u32 n) const {
+        return (float*)(left_places(n) + 32 * 16 * FACTORS * WARPS) + threadIdx.x / 32 % WARPS * 16;
     }
     // Which left factors are whose.
     static constexpr u32 OF_M = 0, OF_Z = STEPS, OF_S = STEPS + 4;
@@ -130,15 +130,15 @@ struct Forward {
         }
     }
 
-    // The right side of (19), w V − r a⁻ ∘ (K M) − r b⁻ ∘ (K S), transposed; M and S are handed on.
+    // The right side of (19), w V − r a⁻ ∘ (K M) − r b⁻ ∘ (K S), transposed; M and S are stored as left factors.
     __device__ __forceinline__ void right_side(Sums<8>& x, const Columns<KEYS>& m, const Columns<KEYS>& s, u32 n) const {
         const float* vectors = front_vectors(n);
         const ByToken erase{vectors + OF_ERASE_A * CHUNK};
         Lefts<4> v;
         // Nothing is predicted: the right side is w V.
         if (!p.erase) {
-            m.hand_on(handed(n, OF_M));
-            if (S) s.hand_on(handed(n, OF_S));
+            m.store_left(left_factors(n, OF_M));
+            if (S) s.store_left(left_factors(n, OF_S));
             values_of(v, n);
             x.clear();
             from_values(x, v, [](u32) { return float2{}; }, n);
@@ -146,7 +146,7 @@ struct Forward {
         }
         // Factors are read while a group multiplies.
         Held held;
-        m.times_rows(x, keys(n), handed(n, OF_M), [&] {
+        m.times_rows(x, keys(n), left_factors(n, OF_M), [&] {
             values_of(v, n);
             // Groups have registers for elements that are read ahead.
             if (GROUP) held.of(erase);
@@ -155,11 +155,11 @@ struct Forward {
         else from_values(x, v, erase, n);
         if (!S) return;
         Sums<8> y;
-        s.times_rows(y, keys(n), handed(n, OF_S));
+        s.times_rows(y, keys(n), left_factors(n, OF_S));
         x.subtract(y, ByToken{vectors + OF_ERASE_B * CHUNK});
     }
 
-    // (19): the solution in place of its right side, which is handed on. Its rows times `down` are Z. The memory is taken to
+    // (19): the solution in place of its right side, stored as a left factor. Its rows times `down` are Z. The memory is taken to
     // the chunk's end meanwhile, without what is written.
     __device__ __forceinline__ void solve(
         Sums<8>& x, float (&down)[2], Held& last, Columns<KEYS>& m, Columns<KEYS>& s, u32 n
@@ -186,11 +186,11 @@ struct Forward {
             if (GROUP) last.of({front_vectors(n) + OF_LAST_C * CHUNK});
         }
         #pragma unroll
-        for (u32 i = 0; i < 4; i++) store_fragment(handed(n, OF_Z + i), halves.x[i]);
+        for (u32 i = 0; i < 4; i++) store_fragment(left_factors(n, OF_Z + i), halves.x[i]);
         // One of the four lanes of a row.
         if (threadIdx.x % 4 == 0) {
             const float more = solves ? SOLVED_DOWN : 1.0f;
-            float* to = handed_scales(n) + threadIdx.x % 32 / 4;
+            float* to = left_scales(n) + threadIdx.x % 32 / 4;
             to[0] = more * down[0], to[8] = more * down[1];
         }
         if (!solves) down[0] = down[1] = 1.0f;
@@ -244,7 +244,7 @@ struct Forward {
         u32 n, const Chunk& chunk, const Sums<8>& out, Lefts<4>& z, const float (&down)[2]
     ) const {
         // Z was read; its place [CHUNK,16] serves the way out.
-        u16* place = (u16*)(handed(n, OF_Z) - threadIdx.x % 32);
+        u16* place = (u16*)(left_factors(n, OF_Z) - threadIdx.x % 32);
         Lefts<4> rounded;
         rounded.of(out);
         store(chunk, rounded, place, args.out);

@@ -21,7 +21,7 @@ __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::prefetch(Prefetched& x,
 template <u32 KEYS, u32 WARPS, bool S>
 __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::place_prefetched(const Prefetched& x, u32 stage) const {
     // One maximum a warp.
-    float* of_readers = handed_scales(0) + WIDTH;
+    float* of_readers = left_scales(0) + WIDTH;
     const u32 who = this->who();
     // The largest of dO, two bfloat16 at once without their signs.
     u32 both = 0;
@@ -58,7 +58,7 @@ __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::store_solved(const Chun
     float down[8], w[PIECES];
     uint4 x[PIECES];
     #pragma unroll
-    for (u32 e = 0; e < 8; e += 4) *(float4*)(down + e) = *(const float4*)(handed_scales(step) + c + e);
+    for (u32 e = 0; e < 8; e += 4) *(float4*)(down + e) = *(const float4*)(left_scales(step) + c + e);
     #pragma unroll
     for (u32 i = 0; i < PIECES; i++) {
         x[i] = *(const uint4*)piece(stage, i);
@@ -83,13 +83,13 @@ __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::store_solved(const Chun
     }
 }
 
-// What the others handed on, a matrix of one of them a warp and turn.
+// Left factors that the others stored, a matrix of one of them a warp and turn.
 template <u32 KEYS, u32 WARPS, bool S>
 __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::keep_states(const Chunk& chunk, u32 step) const {
     const u32 size = kept_size<KEYS>(p), lane = threadIdx.x % 32;
     u16* to = args.kept + chunk.kept * (S ? 2 : 1) * size;
     // Of all warps, one after another.
-    const uint4* from = handed(step, 0, 0) - lane;
+    const uint4* from = left_factors(step, 0, 0) - lane;
     if (GROUPS_MULTIPLY && lane == 0) show_to_groups();
     #pragma unroll
     for (u32 i = who() / 32; i < WARPS * (S ? 2 : 1); i += READERS) {

@@ -45,7 +45,7 @@ struct Reverse {
     // Bytes of a chunk on its way, and of left factors, 16 a lane each. Every warp has M, then S; the scales of the columns
     // of Λ follow.
     static constexpr u32 STAGE = whole<GROUP>(2 * (2 * Keys::SIZE + Values::SIZE + 2 * Square::SIZE) + 4 * ELEMENTS + 16);
-    static constexpr u32 HANDED = (32 * 16 * FACTORS + 4 * 16) * WARPS + 4 * READERS;
+    static constexpr u32 LEFT_BYTES = (32 * 16 * FACTORS + 4 * 16) * WARPS + 4 * READERS;
 
     const Bf16Reverse& args;
     const Linear& p;
@@ -57,15 +57,15 @@ struct Reverse {
     Columns<KEYS> m, s;
 
     // Places of left factors, one for even steps and one for odd.
-    __device__ __forceinline__ u8* all_handed(u32 step) const { return shared + args.stages * STAGE + step % 2 * HANDED; }
+    __device__ __forceinline__ u8* left_places(u32 step) const { return shared + args.stages * STAGE + step % 2 * LEFT_BYTES; }
     // Factor `i` of the warp of columns `warp`, of step `step`.
-    __device__ __forceinline__ uint4* handed(u32 step, u32 warp, u32 i) const {
-        return (uint4*)(all_handed(step)) + (warp * FACTORS + i) * 32 + threadIdx.x % 32;
+    __device__ __forceinline__ uint4* left_factors(u32 step, u32 warp, u32 i) const {
+        return (uint4*)(left_places(step)) + (warp * FACTORS + i) * 32 + threadIdx.x % 32;
     }
 
     // By column of the block; after them an element of each reader.
-    __device__ __forceinline__ float* handed_scales(u32 step) const {
-        return (float*)(all_handed(step) + 32 * 16 * FACTORS * WARPS);
+    __device__ __forceinline__ float* left_scales(u32 step) const {
+        return (float*)(left_places(step) + 32 * 16 * FACTORS * WARPS);
     }
 
     // Where each part of the chunk in place `stage` lies.
@@ -117,11 +117,11 @@ struct Reverse {
 
     // (23): what later states and reads need of Z.
     __device__ __forceinline__ void need(Sums<8>& x, u32 step, u32 stage) {
-        // K dM and K dS, while dM and dS are handed on as left factors.
+        // K dM and K dS, while dM and dS are stored as left factors.
         const u32 warp = threadIdx.x / 32;
         Lefts<4> dout;
         Held last;
-        m.times_rows(x, keys(stage), handed(step, warp, 0), [&] {
+        m.times_rows(x, keys(stage), left_factors(step, warp, 0), [&] {
             if (BESIDE) last.of(by(stage, OF_LAST_C));
             if (!S) outputs_of(dout, stage);
         });
@@ -130,7 +130,7 @@ struct Reverse {
         else x.scale(by(stage, OF_LAST_C));
         Sums<8> y;
         if (S) {
-            s.times_rows(y, keys(stage), handed(step, warp, STEPS), [&] { if (BESIDE) outputs_of(dout, stage); });
+            s.times_rows(y, keys(stage), left_factors(step, warp, STEPS), [&] { if (BESIDE) outputs_of(dout, stage); });
             y.scale(by(stage, OF_LAST_E));
             x.add(y);
             if (!BESIDE) outputs_of(dout, stage);
@@ -175,7 +175,7 @@ struct Reverse {
         if (S) s.template finish_add<GROUP>();
     }
 
-    // (24): Λ, which is handed on in place of dO; minus it, for keys.
+    // (24): Λ, which is stored in place of dO; minus it, for keys.
     __device__ __forceinline__ void solve(Sums<8>& x, Held& erase, u32 step, u32 stage) const {
         Scale rows[2];
         // Rows of dZ have powers of two of their own.
@@ -195,7 +195,7 @@ struct Reverse {
         const u32 column = threadIdx.x / 32 * 16, row = threadIdx.x % 32 / 4;
         // Each warp has 16 columns of the place where dO was.
         place_rows([=, place = outputs(stage)](u32 t, u32 c) { return place.at(t, column + c); }, halves);
-        float* to = handed_scales(step) + column + row;
+        float* to = left_scales(step) + column + row;
         if (threadIdx.x % 4 == 0) to[0] = more * down[0], to[8] = more * down[1];
     }
 

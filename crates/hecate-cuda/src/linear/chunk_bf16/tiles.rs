@@ -97,7 +97,7 @@ impl Tiles {
         // Queries, Y ∘ Q Kᵀ, vectors.
         let back = 2 * CHUNK * (row + side) + 4 * ELEMENTS;
         // Left factors and their scales.
-        let handed = (32 * 16 * (self.keys / 16 * matrices + 4) + 4 * 16) * self.pairs;
+        let left_factors = (32 * 16 * (self.keys / 16 * matrices + 4) + 4 * 16) * self.pairs;
         // Keys, queries, dO or Λ, both squares, vectors.
         let stage = 2 * CHUNK * (2 * row + narrow(self.warps) + 2 * side) + 4 * ELEMENTS + 16;
         let kept = (32 * 16 * self.keys / 16 * matrices + 4 * 16) * self.warps + 4 * READERS as usize;
@@ -106,6 +106,6 @@ impl Tiles {
         let slabs = 2 * 2 * (2 * CHUNK * (slab + 8) + matrices * slab * row) + 2 * 2 * CHUNK * side;
         let values = 2 * 3 * CHUNK * (self.keys.min(128) + 8);
         let gradients = 2 * 2 * CHUNK * row + slabs.max(values) + OWN + (matrices - 1) * TABLES;
-        [prepare + OWN, self.fronts * front + 2 * (back + handed), self.stages * stage + 2 * kept, gradients]
+        [prepare + OWN, self.fronts * front + 2 * (back + left_factors), self.stages * stage + 2 * kept, gradients]
     }
 }

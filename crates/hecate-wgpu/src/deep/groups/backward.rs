@@ -187,7 +187,8 @@ impl Pass<'_> {
     pub(super) fn inner_grads_back(&self) -> Result<()> {
         let p = &self.places;
         let ([low, high], [low_s, high_s]) = (p.weights, p.momentum);
-        let teach_back = || self.by_rows("teach_back", p.group, Job { to: 2 * self.call.dk, ..Job::default() });
+        let teach_back =
+            || self.by_rows("inner_grad_rows_vjp", p.group, Job { to: 2 * self.call.dk, ..Job::default() });
         let to_hidden = Product::new(p.dh, self.at_point(p.du, high.t(), high_s.t())).own(Share::Whole);
         if self.matrix() {
             // Nothing comes to u but by what is written.

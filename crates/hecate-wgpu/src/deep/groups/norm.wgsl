@@ -48,7 +48,7 @@ fn jacobian_back(t: u32, first: u32, width: u32, sums: vec4<f32>, along: vec2<f3
     for (var i = me; i < width; i += THREADS) {
         let normed = at(plan.places.normed, first + i);
         let d = at(plan.places.du, first + i);
-        let x = part.x * d + part.y * at(plan.places.taught, first + i);
+        let x = part.x * d + part.y * at(plan.places.inner_grad, first + i);
         workspace[base + plan.places.dz1 + first + i] = (x - mean) / deviation - by_normed * normed;
         workspace[base + plan.places.du + first + i] = jacobian(normed, d, means.xy, deviation);
     }
@@ -69,7 +69,7 @@ fn errors_back(t: u32, first: u32, width: u32, sums: vec2<f32>) {
 
 // Outputs in place of what queries read.
 @compute @workgroup_size(THREADS)
-fn answer(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
+fn outputs_of_reads(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     begin(group, index);
     let row = args.origin + group.x * args.width;
     _ = normalise(row, row, args.width);

@@ -237,7 +237,7 @@ impl Pass<'_> {
             self.multiply(&Product::new(p.pre, self.at_point(p.k, low, low_s)).kind(Kind::Activate(p.h)))?;
         }
         self.multiply(&Product::new(p.prediction, self.at_point(p.h, high, high_s)))?;
-        self.by_rows("teach", p.group, Job::default())?;
+        self.by_rows("inner_grad_rows", p.group, Job::default())?;
         if self.matrix() {
             return Ok(());
         }
@@ -295,7 +295,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// What queries read of the group's states, in place of predictions, which have been taught; and the state after it.
+    /// What queries read of the group's states, in place of predictions, which are not needed any more; and the state after it.
     fn reads(&self) -> Result<()> {
         if self.has.sweeps.is_some() {
             return self.sweeps(Leaves::State);
@@ -313,7 +313,7 @@ impl Pass<'_> {
             return Ok(());
         }
         let Panel { at, rows, columns, .. } = self.places.prediction;
-        self.by_rows("answer", rows, Job { origin: at, width: columns, ..Job::default() })
+        self.by_rows("outputs_of_reads", rows, Job { origin: at, width: columns, ..Job::default() })
     }
 
     /// Gradients of what queries read, out of those of outputs.

@@ -83,7 +83,7 @@ parameters! {
         q: u32,
         /// Values, then errors `[G,V]`.
         v: u32,
-        /// What is taught `[G,V]`.
+        /// Inner gradients `[G,V]`.
         u: u32,
         /// Predictions, then outputs `[G,V]`.
         prediction: u32,
@@ -117,8 +117,8 @@ parameters! {
         tall: u32,
         /// Predictions after a layer norm `[G,V]`.
         normed: u32,
-        /// What is taught before its Jacobian `[G,V]`; without a norm `u`.
-        taught: u32,
+        /// Inner gradients before its Jacobian `[G,V]`; without a norm `u`.
+        inner_grad: u32,
     }
 }
 
@@ -156,7 +156,7 @@ pub(super) struct Places {
     pub(super) q: Panel,
     /// Values, then prediction minus value `[G,V]`.
     pub(super) v: Panel,
-    /// What is taught: ψ of the error, shortened by (94), and behind the Jacobian of a layer norm `[G,V]`.
+    /// Inner gradients: ψ of the error, shortened by (94), and behind the Jacobian of a layer norm `[G,V]`.
     pub(super) u: Panel,
     /// Predictions at keys, then what queries read `[G,V]`.
     pub(super) prediction: Panel,
@@ -215,8 +215,8 @@ pub(super) struct Places {
     tall: u32,
     /// x̂ of predictions, where a layer norm follows them.
     normed: u32,
-    /// What is taught before the norm's Jacobian.
-    taught: u32,
+    /// Inner gradients before the norm's Jacobian.
+    inner_grad: u32,
     /// States before the second and later groups of an interval, but the last.
     begun: Vec<u32>,
     /// What sweeps have, where weights are an image of the state.
@@ -247,7 +247,7 @@ impl Places {
         let [c, e, square] = [masked; 3].map(&mut rows);
         let back_only = |width: usize| if has.backward { width } else { 0 };
         let [dout, dz1, du] = [value; 3].map(back_only).map(&mut rows);
-        let [normed, taught] = [if has.norm { value } else { 0 }; 2].map(&mut rows);
+        let [normed, inner_grad] = [if has.norm { value } else { 0 }; 2].map(&mut rows);
         let dread = if has.norm { rows(back_only(value)) } else { dout };
         let [dq, dk] = [key; 2].map(back_only).map(&mut rows);
         let [mut dread_h, mut dh, dback] = [hidden; 3].map(back_only).map(&mut rows);
@@ -306,7 +306,7 @@ impl Places {
             sums,
             tall: tall as u32,
             normed: normed.at,
-            taught: if has.norm { taught.at } else { u.at },
+            inner_grad: if has.norm { inner_grad.at } else { u.at },
             begun,
             layers: Default::default(),
             each: 0,
@@ -359,7 +359,7 @@ impl Places {
             sums: self.sums,
             tall: self.tall,
             normed: self.normed,
-            taught: self.taught,
+            inner_grad: self.inner_grad,
         }
     }
 }

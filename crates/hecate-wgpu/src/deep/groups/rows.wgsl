@@ -2,22 +2,22 @@
 
 // u = ψ(e) of (47), (50) to (52), then (94), and with what the second layer is written with.
 @compute @workgroup_size(THREADS)
-fn teach(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
+fn inner_grad_rows(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     begin(group, index);
     let t = group.x;
     let width = plan.call.value;
     let first = t * width;
     // Each invocation reads what it wrote itself, here and below.
-    var answers = plan.places.prediction;
+    var predictions = plan.places.prediction;
     var deviation = 1.0;
     if (has_norm()) {
-        answers = plan.places.normed;
-        deviation = normalise(plan.places.prediction + first, answers + first, width);
+        predictions = plan.places.normed;
+        deviation = normalise(plan.places.prediction + first, predictions + first, width);
     }
     // e = prediction − v in place of v; with a residual the keys are part of the prediction.
     var square = 0.0;
     for (var i = me; i < width; i += THREADS) {
-        var error = at(answers, first + i) - at(plan.places.v, first + i);
+        var error = at(predictions, first + i) - at(plan.places.v, first + i);
         if (args.cell.residual != 0u) {
             error += at(plan.places.k, first + i);
         }
@@ -29,11 +29,11 @@ fn teach(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
         length = sqrt(together(vec4(square)).x);
     }
     // ψ by element; one bias also looks at the whole error's length.
-    let taught = plan.places.taught + first;
+    let inner_grads = plan.places.inner_grad + first;
     square = 0.0;
     for (var i = me; i < width; i += THREADS) {
         let own = inner_grad(at(plan.places.v, first + i), number(DELTA, t), length);
-        workspace[base + taught + i] = own;
+        workspace[base + inner_grads + i] = own;
         square += own * own;
     }
     // A gradient that is too long is shortened as a whole, and the backward needs by how much.
@@ -47,8 +47,8 @@ fn teach(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     }
     var sums = vec4(0.0);
     for (var i = me; i < width; i += THREADS) {
-        let own = shrink * at(taught, i);
-        workspace[base + taught + i] = own;
+        let own = shrink * at(inner_grads, i);
+        workspace[base + inner_grads + i] = own;
         if (has_norm()) {
             sums += vec4(own, own * at(plan.places.normed, first + i), 0.0, 0.0);
         }
@@ -57,7 +57,7 @@ fn teach(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     if (has_norm()) {
         let means = together(sums).xy / f32(width);
         for (var i = me; i < width; i += THREADS) {
-            let own = jacobian(at(plan.places.normed, first + i), at(taught, i), means, deviation);
+            let own = jacobian(at(plan.places.normed, first + i), at(inner_grads, i), means, deviation);
             workspace[base + plan.places.u + first + i] = own;
         }
     }
@@ -92,7 +92,7 @@ fn hidden_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
 
 // From u_o's gradient, of which `du` has what came through b, to that of what comes before a norm, in its place; to v, θ and δ.
 @compute @workgroup_size(THREADS)
-fn teach_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
+fn inner_grad_rows_vjp(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     begin(group, index);
     let t = group.x;
     let width = plan.call.value;
@@ -103,7 +103,7 @@ fn teach_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     for (var i = me; i < width; i += THREADS) {
         let d = at(plan.places.dz1, first + i);
         let u_o = at(plan.places.u, first + i);
-        let u = at(plan.places.taught, first + i);
+        let u = at(plan.places.inner_grad, first + i);
         let du = at(plan.places.du, first + i) - theta * d;
         workspace[base + plan.places.du + first + i] = du;
         own += vec4(d * u_o, du * u, du * u_o, 0.0);
@@ -122,7 +122,7 @@ fn teach_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     for (var i = me; i < width; i += THREADS) {
         var du = at(plan.places.du, first + i);
         if (clips()) {
-            du = clip_vjp(at(plan.places.taught, first + i), du, number(SHRINK, t), along_it);
+            du = clip_vjp(at(plan.places.inner_grad, first + i), du, number(SHRINK, t), along_it);
             workspace[base + plan.places.du + first + i] = du;
         }
         if (BIAS == HUBER) {

@@ -63,7 +63,7 @@ struct Mapped : Reverse {
         h = panel(arena, inner, width), hq = panel(arena, inner, width), z1 = panel(arena, rows, o.value);
         if (!deep()) h = k, hq = q;
         x0 = panel(arena, keys, width), x1 = panel(arena, width, o.value);
-        // Errors and what is taught.
+        // Errors and inner gradients.
         v = panel(arena, rows, o.value), u = panel(arena, rows, o.value);
         layer[0].x = panel(arena, keys, width), layer[1].x = panel(arena, width, o.value);
         preq = panel(arena, inner, width), layer[1].y = panel(arena, rows, o.value);

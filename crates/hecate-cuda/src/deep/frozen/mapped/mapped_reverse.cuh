@@ -115,13 +115,13 @@ struct MappedReverse : Mapped {
     }
 
     // Gradients of outputs back through the norm; what was read stays.
-    TOGETHER_OF void answers_back() const {
+    TOGETHER_OF void outputs_vjp() const {
         ROWS(t, tokens) {
             const float* read = layer[1].y.row(t);
             // The place of the error's gradient, which comes later.
             float* normed = less.row(t);
             LANES(i, o.value) normed[i] = read[i];
-            answer_back(normed, dout.row(t));
+            output_vjp(normed, dout.row(t));
         }
         __syncthreads();
     }
@@ -134,7 +134,7 @@ struct MappedReverse : Mapped {
         __syncthreads();
     }
 
-    // Rows beyond the last token teach nothing.
+    // Rows beyond the last token write nothing.
     __device__ void clear_rest(Panel x, u32 wide) const { clear(Panel{x.row(tokens), x.stride}, rows - tokens, wide); }
 
     // One group back, behind `forward`. The state is the one before it; gradients of the state go from after it to before it.
@@ -147,7 +147,7 @@ struct MappedReverse : Mapped {
         clear_rest(dhq, width), clear_rest(dh, width), clear_rest(dz1, o.value), clear_rest(dq, o.key), clear_rest(dk, o.key);
         EACH(t, rows) n.da[t] = n.ddelta[t] = 0.0f;
         __syncthreads();
-        if (o.norm) answers_back();
+        if (o.norm) outputs_vjp();
 #pragma unroll 1
         for (u32 i = 2; i-- > lowest();) {
             prepare<MAP>(layer[i], way_back[i], i ? dout : dhq, i == 0);

@@ -1,5 +1,5 @@
 // MONETA in frozen groups: l_p, L_q with q = 4 and the mirror; back to an anchor.
-#define TAUGHT_POWERS true
+#define POWER_GRADS true
 #define ANCHORED true
 #include "mapped/kernels.cuh"
 
