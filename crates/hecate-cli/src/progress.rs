@@ -139,42 +139,34 @@ impl Drop for Progress {
     }
 }
 
-/// Progress of a measurement of a text.
-pub(crate) struct Measuring {
+/// Work that is watched: a bar with figures, or a line with them now and then.
+struct Watched {
     /// None where standard error is no terminal.
     bar: Option<ProgressBar>,
-    /// What is measured, as in the table that follows.
-    name: String,
-    /// Of the whole text.
-    tokens: usize,
+    /// Of the whole work.
+    total: u64,
     began: Instant,
     /// Lines where there is no bar.
     ticker: Ticker,
 }
 
-impl Measuring {
-    /// Before the first of so many tokens.
-    pub(crate) fn new(name: &str, tokens: usize) -> Self {
-        let (began, ticker) = (Instant::now(), Ticker::new(PAUSE));
-        Self { bar: bar(tokens as u64), name: name.to_owned(), tokens, began, ticker }
+impl Watched {
+    /// Before the first of so many parts.
+    fn new(total: u64) -> Self {
+        Self { bar: bar(total), total, began: Instant::now(), ticker: Ticker::new(PAUSE) }
     }
 
-    /// So many tokens are done; the budget may end it before the last.
-    pub(crate) fn at(&self, done: usize, budget: &Budget) {
-        let figures = || {
-            let left =
-                self.began.elapsed().as_secs_f64() / done.max(1) as f64 * self.tokens.saturating_sub(done) as f64;
-            let left = budget.left().map_or(left, |most| most.as_secs_f64().min(left));
-            vec![
-                Figure(1, self.name.clone()),
-                Figure(0, format!("{done} of {} tokens measured", self.tokens)),
-                Figure(0, format!("{} left", minutes(left.ceil() as u64))),
-            ]
-        };
+    /// Seconds that the rest takes, if it goes on as it did until `done`.
+    fn seconds_left(&self, done: u64) -> f64 {
+        self.began.elapsed().as_secs_f64() / done.max(1) as f64 * self.total.saturating_sub(done) as f64
+    }
+
+    /// So many parts are done. Figures are made where somebody sees them.
+    fn at(&self, done: u64, figures: impl FnOnce() -> Vec<Figure>) {
         match &self.bar {
             Some(bar) => {
                 bar.set_message(fit(figures(), beside_bar()));
-                bar.set_position(done as u64);
+                bar.set_position(done);
             }
             None if self.ticker.due() => say(&fit(figures(), usize::MAX)),
             None => {}
@@ -183,11 +175,41 @@ impl Measuring {
 }
 
 // After an error too, the message must not overwrite the bar.
-impl Drop for Measuring {
+impl Drop for Watched {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+/// What a line says of the time that is left, rounded up.
+fn left(seconds: f64) -> Figure {
+    Figure(0, format!("{} left", minutes(seconds.ceil() as u64)))
+}
+
+/// Progress of a measurement of a text.
+pub(crate) struct Measuring {
+    /// What is measured, as in the table that follows.
+    name: String,
+    /// By tokens.
+    watched: Watched,
+}
+
+impl Measuring {
+    /// Before the first of so many tokens.
+    pub(crate) fn new(name: &str, tokens: usize) -> Self {
+        Self { name: name.to_owned(), watched: Watched::new(tokens as u64) }
+    }
+
+    /// So many tokens are done; the budget may end it before the last.
+    pub(crate) fn at(&self, done: usize, budget: &Budget) {
+        self.watched.at(done as u64, || {
+            let seconds = self.watched.seconds_left(done as u64);
+            let seconds = budget.left().map_or(seconds, |most| most.as_secs_f64().min(seconds));
+            let measured = format!("{done} of {} tokens measured", self.watched.total);
+            vec![Figure(1, self.name.clone()), Figure(0, measured), left(seconds)]
+        });
     }
 }
 

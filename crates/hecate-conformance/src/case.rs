@@ -11,9 +11,9 @@ use hecate_core::{
 use std::fmt;
 
 /// Sizes of a batch.
-#[derive(Clone, Copy, Debug)]
 ///
 /// Queries and keys are `[B,T,H,K]`, values and outputs `[B,T,H,V]`; every axis is at least 1.
+#[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// `B`.
     pub batch: usize,
@@ -35,9 +35,9 @@ impl Sizes {
 }
 
 /// One call of a rule: arguments, and gradients of its results. All values are 32-bit floats.
-#[derive(Debug)]
 ///
 /// Gradients are drawn like any other argument: a backward is linear in them, so one draw tests it.
+#[derive(Debug)]
 pub struct Case<R: Rule> {
     /// The rule with its options.
     pub rule: R,

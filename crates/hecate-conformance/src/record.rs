@@ -31,9 +31,9 @@ pub struct Row {
 }
 
 /// What a run of a cell found.
-#[derive(Clone, Debug, PartialEq)]
 ///
 /// Errors are the root mean square of the difference over that of the truth ([`error`](crate::error)).
+#[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     /// Combinations of options of a rule, calls of a primitive; 0 of a primitive that the device does not have.
     // Compared exactly: a lost combination of options is a lost test.

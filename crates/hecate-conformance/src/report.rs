@@ -10,9 +10,9 @@ use hecate_core::{Backend, DType, Kernel, Rule, rules::*};
 use serde_json::Value;
 
 /// One line of the table.
-#[derive(Clone, Debug)]
 ///
 /// A rule has one line for each combination of its options, a primitive one for all of its calls.
+#[derive(Clone, Debug)]
 pub struct Cell {
     /// Name of the rule or primitive.
     pub name: &'static str,

@@ -49,9 +49,9 @@ pub(crate) struct Writer<'a, B: Backend> {
 }
 
 /// The model's thread, between two rounds.
-#[derive(Debug)]
 ///
 /// It is on one thread, and so is all that it calls: nothing in here is locked, and a device sees one caller.
+#[derive(Debug)]
 pub(crate) struct Engine<'a, B: Backend> {
     writer: Writer<'a, B>,
     limits: Limits,

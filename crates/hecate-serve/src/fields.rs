@@ -5,10 +5,10 @@ use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 
 /// What a request says and was not taken yet.
-#[derive(Debug)]
 ///
 /// A handler takes the fields that it knows, each by one call that says what it may hold, and in the end calls
 /// [`Fields::finish`]. A field that a later version understands is so refused by this one, and never means nothing.
+#[derive(Debug)]
 pub(crate) struct Fields(Map<String, Value>);
 
 /// Most letters of a value that a message repeats.

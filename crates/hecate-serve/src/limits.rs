@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 /// Bounds of a server. What goes beyond one is refused with the bound in the message.
-#[derive(Clone, Debug, PartialEq, Eq)]
 ///
 /// Defaults suit a small model on one machine: a session of it takes megabytes, and a text's tokens take milliseconds each.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Texts that are read and written at once.
     pub texts: usize,

@@ -11,9 +11,9 @@ use std::{
 };
 
 /// A number that anybody may read while somebody counts.
-#[derive(Debug, Default)]
 ///
 /// Numbers are counted by one thread and told by another. Nothing else is ordered by them.
+#[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
@@ -37,8 +37,8 @@ impl Count {
 const CLASSES: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
 /// How many times were how long.
-#[derive(Debug, Default)]
 /// Classes are those of a chat: from a millisecond, which no reader sees, to ten seconds, after which nobody waits.
+#[derive(Debug, Default)]
 pub(crate) struct Times {
     /// Of each class, and last of those above all.
     classes: [Count; CLASSES.len() + 1],

@@ -7,9 +7,9 @@ use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, mpsc::UnboundedSender, oneshot};
 
 /// What the thread with the model is asked for.
-#[derive(Debug)]
 ///
 /// Orders come by a bounded channel: a server that cannot keep up refuses requests and does not collect them.
+#[derive(Debug)]
 pub(crate) enum Order {
     /// Continue prompts.
     Write(Writing),
@@ -48,9 +48,9 @@ impl Writing {
 }
 
 /// A token of a continuation.
-#[derive(Clone, Debug, PartialEq)]
 ///
 /// Tokens are told in their order, beside the text that they begin with.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Told {
     /// Characters of the continuation before it.
     pub(crate) at: usize,
@@ -58,9 +58,9 @@ pub(crate) struct Told {
 }
 
 /// What became of a text; `index` counts continuations, those of the first prompt first.
-#[derive(Clone, Debug, PartialEq)]
 ///
 /// Texts of one request come in any order among each other; each has its parts in their order, then its end.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
     /// It goes on with this, which may be empty, and with these tokens, where they were asked for.
     Text { index: usize, text: String, tokens: Vec<Told> },

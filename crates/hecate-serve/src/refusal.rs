@@ -8,10 +8,10 @@ use hecate_models::Error;
 use serde_json::{Value, json};
 
 /// A status and an error object: `{"error": {"message", "type", "param", "code"}}`.
-#[derive(Clone, Debug, PartialEq, Eq)]
 ///
 /// Messages say what was found, what was expected, and the way out. They repeat no more than the beginning of what was
 /// sent, and no path of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     /// The field that is wrong.

@@ -1,55 +1,32 @@
 //! Progress of a spiking network.
 
-use super::{Figure, PAUSE, Ticker, bar, beside_bar, fit, minutes, say};
-use indicatif::ProgressBar;
-use std::time::Instant;
+use super::{Figure, Ticker, Watched, left};
+use std::time::Duration;
+
+/// Bursts are short: between looks at figures many go by.
+const FRAME: Duration = Duration::from_millis(50);
 
 /// A bar, or lines, of bursts.
 pub(crate) struct Bursts {
-    /// None where standard error is no terminal.
-    bar: Option<ProgressBar>,
-    /// Of the whole run.
-    bursts: u64,
-    /// When the first burst began.
-    began: Instant,
-    /// Lines where there is no bar.
-    ticker: Ticker,
+    watched: Watched,
+    /// When figures are looked at.
+    frames: Ticker,
 }
 
 impl Bursts {
     /// Before the first of so many bursts.
     pub(crate) fn new(bursts: u64) -> Self {
-        Self { bar: bar(bursts), bursts, began: Instant::now(), ticker: Ticker::new(PAUSE) }
+        Self { watched: Watched::new(bursts), frames: Ticker::new(FRAME) }
     }
 
     /// After a burst, counted from 1; `spikes` so far.
     pub(crate) fn at(&self, burst: u64, spikes: u64) {
-        let figures = || {
-            // As long for each of the rest as for those before.
-            let left = self.began.elapsed().as_secs_f64() / burst as f64 * self.bursts.saturating_sub(burst) as f64;
-            vec![
-                Figure(0, format!("burst {burst}/{}", self.bursts)),
-                Figure(1, format!("{spikes} spikes")),
-                Figure(0, format!("{} left", minutes(left.ceil() as u64))),
-            ]
-        };
-        match &self.bar {
-            // Bursts are short: most of them draw nothing.
-            Some(bar) if self.bursts < 1000 || burst.is_multiple_of(self.bursts / 1000) => {
-                bar.set_message(fit(figures(), beside_bar()));
-                bar.set_position(burst);
-            }
-            None if self.ticker.due() => say(&fit(figures(), usize::MAX)),
-            _ => {}
-        }
-    }
-}
-
-// After an error too, the message must not overwrite the bar.
-impl Drop for Bursts {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+        let watched = &self.watched;
+        if self.frames.due() {
+            watched.at(burst, || {
+                let place = format!("burst {burst}/{}", watched.total);
+                vec![Figure(0, place), Figure(1, format!("{spikes} spikes")), left(watched.seconds_left(burst))]
+            });
         }
     }
 }

@@ -5,7 +5,7 @@ mod lines;
 
 use super::{Identity, Text, open};
 use crate::{Packed, Result, Vocabulary, files::unmarked, tokens::fail};
-use lines::{Line, Taught};
+use lines::{Line, Tokens};
 use std::{
     fmt::Debug,
     ops::Range,
@@ -93,15 +93,15 @@ impl Examples {
         for (number, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
             let at = |why: String| fail(name, format!("line {}: {why}", number + 1));
             let line = Line::read(line, form).map_err(at)?;
-            let taught = line.tokens(form.vocabulary, form.end)?;
-            self.add_example(&taught, form.longest.max(1)).map_err(at)?;
+            let tokens = line.tokens(form.vocabulary, form.end)?;
+            self.add_example(&tokens, form.longest.max(1)).map_err(at)?;
         }
         Ok(())
     }
 
-    /// Adds what a line teaches, or says what is wrong with it.
-    fn add_example(&mut self, taught: &Taught, longest: usize) -> Result<(), String> {
-        let Taught { tokens, learned, bytes, whole } = taught;
+    /// Adds the examples of a line, or says what is wrong with it.
+    fn add_example(&mut self, example: &Tokens, longest: usize) -> Result<(), String> {
+        let Tokens { tokens, learned, bytes, whole } = example;
         if !learned.iter().skip(1).any(|learned| *learned) {
             return Err("no token to learn: the first has none before it".to_owned());
         }

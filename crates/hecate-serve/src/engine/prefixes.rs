@@ -15,10 +15,10 @@ use std::collections::HashMap;
 pub(super) type Mark = (usize, Hash);
 
 /// Kept states, as many as fit into a bound of memory: those go first that were not used for longest.
-#[derive(Debug)]
 ///
 /// They are found by hashes of the tokens that they have read. A state's own memory is counted as if it shared nothing, so the bound
 /// holds also once the text that it was forked from is gone.
+#[derive(Debug)]
 pub(super) struct Prefixes<B: Backend> {
     /// Tokens from a state to the next in a long prompt, a multiple of a segment.
     every: usize,

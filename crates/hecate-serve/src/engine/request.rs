@@ -15,8 +15,8 @@ use std::{
 use tokio::sync::{OwnedSemaphorePermit, mpsc::UnboundedSender};
 
 /// Whoever asked, and what is held for them.
-#[derive(Debug)]
 /// It is dropped with the last of its texts, and so are the places that it had.
+#[derive(Debug)]
 pub(crate) struct Request {
     events: UnboundedSender<Event>,
     pub(super) session: Option<Name>,

@@ -23,10 +23,10 @@ use std::{
 const ENDING: &str = ".safetensors";
 
 /// All sessions of a server.
-#[derive(Debug)]
 ///
 /// A session is in memory, in a file, or in both. What is in memory counts: a file may be of an earlier state, which
 /// `saved` tells. A request works on a copy, which takes the session's place when the request is done.
+#[derive(Debug)]
 pub(crate) struct Sessions<'a, B: Backend> {
     model: &'a LanguageModel<B>,
     folder: Option<PathBuf>,

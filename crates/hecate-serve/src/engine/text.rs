@@ -20,10 +20,10 @@ use hecate_models::{
 use std::{collections::VecDeque, rc::Rc};
 
 /// A prompt that is read, and then a continuation of it.
-#[derive(Debug)]
 ///
 /// Once its prompt is read it is the first of the continuations, and the others go on beside it. Each gets a token a round, until
 /// an end token, a stop text, or as many tokens as were asked for.
+#[derive(Debug)]
 pub(crate) struct Text<'a, B: Backend> {
     pub(super) request: Rc<Request>,
     pub(super) session: Session<B>,
@@ -56,20 +56,29 @@ impl<'a, B: Backend> Text<'a, B> {
         (stops, most, likeliest): (&[String], usize, Option<usize>),
         writer: &Writer<'a, B>,
     ) -> Self {
-        let (decoder, stops, likelihoods) =
-            (writer.vocabulary.decoder(), Stops::new(stops.to_vec()), Likelihoods::new(likeliest));
-        let (written, index, read, cached, marks) = (0, 0, 0, 0, None);
+        let (decoder, stops) = (writer.vocabulary.decoder(), Stops::new(stops.to_vec()));
+        let text = Self::begun(request, session, (0, most), (decoder, stops, Likelihoods::new(likeliest)));
+        Self { prompt, continuations, ..text }
+    }
+
+    /// A continuation of this number and of at most so many tokens, whose prompt is read and which has none yet.
+    fn begun(
+        request: Rc<Request>,
+        session: Session<B>,
+        (index, most): (usize, usize),
+        (decoder, stops, likelihoods): (Decoder<'a>, Stops, Likelihoods),
+    ) -> Self {
         Self {
             request,
             session,
-            written,
+            written: 0,
             most,
             index,
-            prompt,
-            read,
-            cached,
-            marks,
-            continuations,
+            prompt: Vec::new(),
+            read: 0,
+            cached: 0,
+            marks: None,
+            continuations: VecDeque::new(),
             decoder,
             stops,
             likelihoods,
@@ -136,24 +145,8 @@ impl<'a, B: Backend> Text<'a, B> {
         // The prompt is as much before one continuation as before another, whoever read it.
         sampler.read(&self.prompt);
         session.set_sampler(sampler);
-        let (decoder, stops, likelihoods) = (self.decoder.clone(), self.stops.clone(), self.likelihoods.clone());
-        let (written, most, prompt, read, cached) = (0, self.most, Vec::new(), 0, 0);
-        let (marks, continuations) = (None, VecDeque::new());
-        Self {
-            request,
-            session,
-            written,
-            most,
-            index,
-            prompt,
-            read,
-            cached,
-            marks,
-            continuations,
-            decoder,
-            stops,
-            likelihoods,
-        }
+        let writes = (self.decoder.clone(), self.stops.clone(), self.likelihoods.clone());
+        Self::begun(request, session, (index, self.most), writes)
     }
 
     /// Takes the token that was drawn, and tells what can be shown; why the text ends, if it does.

@@ -63,9 +63,9 @@ impl Form {
 }
 
 /// What is said of the texts that were ordered.
-#[derive(Debug)]
 ///
 /// An answer of several texts counts them down: it is done when all have ended, in whatever order.
+#[derive(Debug)]
 pub(super) struct Answer {
     form: Form,
     id: String,

@@ -3,7 +3,7 @@
 //! A template is a program, so where an answer stands is found by running it twice: on what was said before the answer, with what
 //! opens an answer, as a model reads it that is asked; and on that and the answer. What the second text has more is the answer's.
 
-use super::{Template, lines::Taught};
+use super::{Template, lines::Tokens};
 use crate::{Result, Vocabulary};
 use serde_json::Value;
 use std::ops::Range;
@@ -51,7 +51,7 @@ impl Conversation {
     }
 
     /// Its tokens, made of the whole text, as a model reads it. One is learned where it ends within an answer.
-    pub(super) fn tokens(&self, vocabulary: &Vocabulary) -> Result<Taught> {
+    pub(super) fn tokens(&self, vocabulary: &Vocabulary) -> Result<Tokens> {
         let made = vocabulary.encode_passage(self.text.as_str())?;
         let (mut end, mut learned) = (0, Vec::with_capacity(made.len()));
         for token in 0..made.len() {
@@ -60,14 +60,14 @@ impl Conversation {
             learned.push(self.answers.iter().any(|answer| answer.start < end && end <= answer.end));
         }
         let bytes = self.answers.iter().map(Range::len).sum();
-        Ok(Taught { tokens: made.to_vec()?, learned, bytes, whole: false })
+        Ok(Tokens { tokens: made.to_vec()?, learned, bytes, whole: false })
     }
 }
 
 /// What is wrong with a template that is no continuation of itself.
 fn rewritten(what: &str) -> String {
     format!(
-        "the chat template writes {what}, so no one text teaches both; give a line for each answer, in which the answers \
+        "the chat template writes {what}, so no one text has both; give a line for each answer, in which the answers \
          before it have `\"weight\": 0`"
     )
 }

@@ -1,4 +1,4 @@
-//! What a line of JSON teaches: a text, a completion of a prompt, or the answers of a conversation.
+//! What is learned of a line of JSON: a text, a completion of a prompt, or the answers of a conversation.
 
 use super::{ExampleForm, conversation::Conversation};
 use crate::{Result, Vocabulary};
@@ -15,7 +15,7 @@ pub(super) enum Line {
 }
 
 /// A line as tokens.
-pub(super) struct Taught {
+pub(super) struct Tokens {
     pub(super) tokens: Vec<u32>,
     /// Whether each token has a loss.
     pub(super) learned: Vec<bool>,
@@ -47,7 +47,7 @@ impl Line {
     }
 
     /// Its tokens. The end of a text follows those of texts and completions; a conversation has what its template writes.
-    pub(super) fn tokens(&self, vocabulary: &Vocabulary, end: Option<u32>) -> Result<Taught> {
+    pub(super) fn tokens(&self, vocabulary: &Vocabulary, end: Option<u32>) -> Result<Tokens> {
         let (prompt, text) = match self {
             Self::Text(text) => ("", text),
             Self::Completion(prompt, completion) => (&prompt[..], completion),
@@ -58,7 +58,7 @@ impl Line {
         tokens.extend(vocabulary.encode(text)?);
         tokens.extend(end);
         learned.resize(tokens.len(), true);
-        Ok(Taught { tokens, learned, bytes: text.len(), whole: matches!(self, Self::Text(_)) })
+        Ok(Tokens { tokens, learned, bytes: text.len(), whole: matches!(self, Self::Text(_)) })
     }
 }
 
