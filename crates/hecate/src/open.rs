@@ -9,6 +9,8 @@ use hecate_core::{Backend, Error, Result};
 
 /// Work that any backend can do: the way from a device that is known at run time into code generic over [`Backend`].
 ///
+#[cfg_attr(feature = "cpu", doc = "```")]
+#[cfg_attr(not(feature = "cpu"), doc = "```ignore")]
 /// use hecate::{Backend, Choose, Job, devices, select};
 ///
 /// struct Name;
@@ -23,8 +25,6 @@ use hecate_core::{Backend, Error, Result};
 /// assert_eq!(selected.run(Name)?, "cpu");
 /// # Ok::<(), hecate::Error>(())
 /// ```
-#[cfg_attr(feature = "cpu", doc = "```")]
-#[cfg_attr(not(feature = "cpu"), doc = "```ignore")]
 pub trait Job {
     /// What it gives.
     type Output;

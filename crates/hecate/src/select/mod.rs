@@ -118,6 +118,8 @@ impl Selected {
 
 /// Chooses among what was found.
 ///
+#[cfg_attr(feature = "cpu", doc = "```")]
+#[cfg_attr(not(feature = "cpu"), doc = "```ignore")]
 /// use hecate::{Choose, devices, select};
 /// let found = devices();
 /// let selected = select(&found, &Choose::Best)?;
@@ -128,8 +130,6 @@ impl Selected {
 /// # Errors
 /// [`Error::Config`] for a name that means no device of any backend; [`Error::Unsupported`] where the device is not
 /// there, with the reason.
-#[cfg_attr(feature = "cpu", doc = "```")]
-#[cfg_attr(not(feature = "cpu"), doc = "```ignore")]
 pub fn select(found: &Devices, choose: &Choose) -> Result<Selected> {
     match choose {
         Choose::Best => best(found),
