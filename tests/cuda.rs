@@ -78,6 +78,8 @@ mod exact;
 
 #[path = "cuda/frozen.rs"]
 mod frozen;
+#[path = "cuda/own_kernels.rs"]
+mod own_kernels;
 
 #[path = "cuda/slots.rs"]
 mod slots;

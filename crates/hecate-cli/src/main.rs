@@ -10,7 +10,7 @@
 //! * `serve` (feature `serve`): such a model for clients of `hecate-serve`;
 //! * `spikes` (feature `spikes`): networks of `hecate-spiking`, which are no memories;
 //! * `check` and `bench` (feature `check`): conformance, speed, and made-up tasks;
-//! * `devices`: what there is on this machine.
+//! * `devices`: what there is on this machine; `kernels`: what `hecate-ptx` writes.
 //!
 //! Results go to standard output, progress and errors to standard error, by `terminal` where no failure may come back.
 
@@ -32,6 +32,7 @@ mod finetune;
 mod flags;
 mod generate;
 mod info;
+mod kernels;
 mod log;
 mod measure;
 mod progress;
@@ -114,6 +115,8 @@ enum Action {
     Runs(info::RunsArgs),
     /// List what models can run on.
     Devices,
+    /// Print kernels that are written as PTX, with no compiler.
+    Kernels(kernels::KernelsArgs),
     /// Compile a kernel for the cache: what the command starts itself, several at once.
     #[cfg(feature = "cuda")]
     #[command(hide = true)]
@@ -197,6 +200,7 @@ fn run(action: Action) -> error::Result<ExitCode> {
         Action::Info(arguments) => info::run(arguments),
         Action::Runs(arguments) => info::list(arguments),
         Action::Devices => devices::run(),
+        Action::Kernels(kernels) => kernels.run(),
         #[cfg(feature = "cuda")]
         Action::CompileKernel { arguments } => {
             hecate::cuda::compile_kernel(&arguments)?;

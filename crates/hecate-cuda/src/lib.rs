@@ -45,6 +45,7 @@ mod ledger;
 mod linear;
 mod modules;
 mod nvrtc;
+mod own_kernels;
 mod prepare;
 mod primitives;
 mod ptx;
@@ -59,5 +60,6 @@ mod timing;
 
 pub use device::{Buffer, Cuda, Properties};
 pub use hecate_core::Algorithm;
+pub use own_kernels::{Argument, OwnGrid, OwnKernel};
 pub use prepare::{compile_kernel, compile_through};
 pub use timing::Timing;

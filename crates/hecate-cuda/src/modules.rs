@@ -30,6 +30,8 @@ pub(crate) struct Modules {
     /// Whether a thread gathers kernels: looked at before every launch.
     gathers: AtomicBool,
     gathering: Mutex<Option<Gathering>>,
+    /// Kernels that programs brought: a graph may hold one longer than its own value.
+    own: Mutex<Vec<CudaFunction>>,
 }
 
 /// A kernel that is loaded.
@@ -56,7 +58,13 @@ struct Gathering {
 impl Modules {
     /// No kernel is loaded yet.
     pub(crate) fn new(compiler: Compiler) -> Self {
-        Self { compiler, functions: Mutex::default(), gathers: AtomicBool::new(false), gathering: Mutex::default() }
+        Self {
+            compiler,
+            functions: Mutex::default(),
+            gathers: AtomicBool::new(false),
+            gathering: Mutex::default(),
+            own: Mutex::default(),
+        }
     }
 
     /// Runs `work`, which starts no kernels meanwhile; those that it would have started first, in its order. None where
@@ -77,6 +85,16 @@ impl Modules {
         let gathered = self.gathering().take();
         outcome.unwrap_or_else(|panicked| panic::resume_unwind(panicked));
         gathered.map(|gathering| gathering.wanted)
+    }
+
+    /// Keeps a kernel loaded as long as this is there.
+    pub(crate) fn keep(&self, function: &CudaFunction) {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner).push(function.clone());
+    }
+
+    /// Whether this thread gathers kernels instead of starting them.
+    pub(crate) fn is_gathering(&self) -> bool {
+        self.gathers() && self.gathering().as_ref().is_some_and(|one| one.thread == thread::current().id())
     }
 
     /// Whether a thread gathers kernels.
@@ -162,5 +180,6 @@ impl Drop for Modules {
         // Code that is unloaded may wait for the whole GPU.
         let _driver = driver_turn();
         self.functions().clear();
+        self.own.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }

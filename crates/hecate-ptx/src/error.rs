@@ -50,6 +50,13 @@ pub enum Error {
         /// The type, such as `c64`.
         scalar: &'static str,
     },
+    /// A line that names no kernel, or with other sizes than it has.
+    Unknown {
+        /// The line.
+        found: String,
+        /// What it may be.
+        expected: String,
+    },
     /// A kernel that needs a newer GPU or driver than there is.
     Target {
         /// Name of the kernel.
@@ -84,6 +91,7 @@ impl fmt::Display for Error {
             Self::Undefined { operation, scalar } => {
                 write!(f, "there is no `{operation}` of {scalar}: `Operation::is_defined` says which types have it")
             }
+            Self::Unknown { found, expected } => write!(f, "`{found}` is no kernel; give it as {expected}"),
             Self::Target { kernel, needs, has } => write!(
                 f,
                 "kernel `{kernel}` needs {needs}, and there is {has}: take a kernel without tensor cores, \

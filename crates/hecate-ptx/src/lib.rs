@@ -4,6 +4,7 @@ mod elementwise;
 mod error;
 mod kernels;
 mod library;
+mod named;
 pub mod presets;
 mod types;
 mod writer;
@@ -15,6 +16,7 @@ pub use kernels::{
     Specification,
 };
 pub use library::Library;
+pub use named::{FORMS, named};
 pub use types::{
     Bf16, F16, Float, Half, Integer, Number, Packed, Pred, Reg, Type, Uniform, UniformPred, UniformValue, Value,
 };

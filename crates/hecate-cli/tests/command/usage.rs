@@ -378,6 +378,22 @@ fn devices_are_listed() {
     assert!(found.stdout.contains("cpu") && found.stdout.contains("threads"));
 }
 
+/// Forms that are listed are kernels, and what is printed is text for an assembler.
+#[test]
+fn kernels_are_written() {
+    let workspace = Workspace::new();
+    let list = workspace.run(&["kernels"]);
+    list.succeeded();
+    assert!(list.stdout.lines().any(|line| line == "softmax_warp:rows,length"), "{list:?}");
+    assert!(list.stdout.lines().any(|line| line == "div_c128"), "{list:?}");
+    let text = workspace.run(&["kernels", "--ptx", "softmax_warp:1024,4096"]);
+    text.succeeded();
+    assert!(text.stdout.contains(".version ") && text.stdout.contains(".entry softmax_warp("), "{text:?}");
+    workspace.run(&["kernels", "--ptx", "softmax_warp:7"]).failed(1, &["softmax_warp:7", "softmax_warp:rows,length"]);
+    workspace.run(&["kernels", "--ptx", "gemm_tiled:1,1,1,7"]).failed(1, &["tile", "32"]);
+    workspace.run(&["kernels", "--ptx", "gem"]).failed(1, &["gem", "gemm_naive"]);
+}
+
 /// The message names step, block and a way out; the first checkpoint still generates.
 #[test]
 fn a_run_that_diverges_says_where_and_keeps_its_checkpoint() {

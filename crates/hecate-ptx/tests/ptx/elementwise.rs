@@ -75,14 +75,31 @@ macro_rules! tests_of {
                     (Operation::Abs, |x, _| x.abs()),
                     (Operation::Sqrt, |x, _| x.sqrt()),
                     (Operation::Reciprocal, |x, _| 1.0 / x),
-                    // Which zero is the smaller is not defined: zeros are compared without their sign below.
-                    (Operation::Min, |x, y| x.min(y)),
+                    // Of two zeros the negative one is the smaller, which Rust leaves open.
+                    (Operation::Min, |x, y| {
+                        if x != y {
+                            x.min(y)
+                        } else if x.is_sign_negative() {
+                            x
+                        } else {
+                            y
+                        }
+                    }),
                 ];
                 for (operation, of) in truth {
                     let truth: Vec<$float> = x.iter().zip(&y).map(|(&x, &y)| of(x, y)).collect();
                     same(operation.name(), &run(operation, $real, &x, &y, x.len()), &truth);
                 }
-                let truth: Vec<$float> = x.iter().zip(&y).map(|(&x, &y)| x.max(y)).collect();
+                let larger = |x: $float, y: $float| {
+                    if x != y {
+                        x.max(y)
+                    } else if x.is_sign_positive() {
+                        x
+                    } else {
+                        y
+                    }
+                };
+                let truth: Vec<$float> = x.iter().zip(&y).map(|(&x, &y)| larger(x, y)).collect();
                 same("max", &run(Operation::Max, $real, &x, &y, x.len()), &truth);
             }
 

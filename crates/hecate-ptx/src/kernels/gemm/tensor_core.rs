@@ -18,10 +18,12 @@ const SLAB: u32 = SIDE * DEPTH;
 const CHUNK: u32 = 8;
 /// Slabs in shared memory: one is multiplied while two are on their way.
 const STAGES: u32 = 3;
-/// Threads of a block: 2 rows of 4 warps, each with 64×32 elements of C.
-const THREADS: u32 = 256;
+/// Threads of a block: 2 rows of 2 warps, each with 64×64 elements of C. Larger parts read less of shared memory for each product.
+const THREADS: u32 = 128;
 const WARP_ROWS: u32 = 64;
-const WARP_COLUMNS: u32 = 32;
+const WARP_COLUMNS: u32 = 64;
+/// Chunks of a slab that a thread copies of each operand.
+const COPIES: u32 = SLAB / CHUNK / THREADS;
 
 /// Which numbers of 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,8 +105,8 @@ impl GemmTensorCore {
     }
 }
 
-/// A warp's sums: 4 times 16 rows, 4 times 8 columns.
-type Sums = [[Accumulator; 4]; 4];
+/// A warp's sums: 4 times 16 rows, 8 times 8 columns.
+type Sums = [[Accumulator; 8]; 4];
 
 /// A block's tile of C.
 ///
@@ -121,13 +123,13 @@ struct Tile<H> {
     copies: [CopyOf<H>; 2],
 }
 
-/// Which chunks a thread copies of an operand: two, of rows some distance apart.
+/// Which chunks a thread copies of an operand: some, of rows some distance apart.
 struct CopyOf<H> {
-    /// Row and chunk of the first in the slab, and rows from it to the second.
+    /// Row and chunk of the first in the slab, and rows from one to the next.
     row: Reg<u32>,
     chunk: Reg<u32>,
     apart: u32,
-    /// Where the first goes, and elements from there to the second.
+    /// Where the first goes, and elements from there to the next.
     to: Pointer<H, Shared>,
     step: u32,
 }
@@ -170,7 +172,7 @@ impl<H: Half + Element<Loaded = H>> Tile<H> {
             [(of_a, a, [self.row, first], [m, depth]), (of_b, b, [first, self.column], [depth, n])]
         {
             let column = k.mul_add(copy.chunk, CHUNK, column);
-            for i in 0..2 {
+            for i in 0..COPIES {
                 let further = k.add(copy.row, i * copy.apart);
                 let row = k.add(further, row);
                 let inside = k.lt(row, rows);
@@ -248,7 +250,7 @@ impl<H: Half + Element<Loaded = H>> Tile<H> {
         let (of_warp, of_lane) = (k.mul(warp_column, WARP_COLUMNS), k.mul(pair, 2u32));
         let (in_row, in_column) = (k.mul_add(warp_row, WARP_ROWS, quad), k.add(of_warp, of_lane));
         let (first_row, first_column) = (k.add(in_row, self.row), k.add(in_column, self.column));
-        let columns: [[(Reg<u32>, Pred); 2]; 4] = from_fn(|group| {
+        let columns: [[(Reg<u32>, Pred); 2]; 8] = from_fn(|group| {
             from_fn(|i| {
                 let column = k.add(first_column, (8 * group + i) as u32);
                 (column, k.lt(column, n))
@@ -283,8 +285,8 @@ struct Chunk<H> {
 struct Operands<H> {
     /// Of A, for each 16 of a slab's 32 steps: its row of the first 16.
     a: [Pointer<H, Shared>; 2],
-    /// Of B, for each 16 columns of a warp's 32: its step of the first 16.
-    b: [Pointer<H, Shared>; 2],
+    /// Of B, for each 16 columns of a warp's 64: its step of the first 16.
+    b: [Pointer<H, Shared>; 4],
 }
 
 impl<H: Half + Element<Loaded = H>> Operands<H> {
@@ -301,7 +303,7 @@ impl<H: Half + Element<Loaded = H>> Operands<H> {
         let b_first = k.mul_add(warp_column, WARP_COLUMNS / CHUNK, chunk);
         let b_chunk = k.xor(b_first, b_bits);
         let mut place = |array, row, chunks: u32, chunk, further: u32| {
-            // A chunk two further: its bit is the same in the order of every row.
+            // Chunks two and more further: their bits are the same in the order of every row.
             let chunk = k.xor(chunk, further);
             let place = k.mul_add(row, chunks, chunk);
             let element = k.mul(place, CHUNK);
@@ -309,13 +311,13 @@ impl<H: Half + Element<Loaded = H>> Operands<H> {
         };
         Self {
             a: [0, 2].map(|further| place(tile.a, a_row, DEPTH / CHUNK, a_chunk, further)),
-            b: [0, 2].map(|further| place(tile.b, row, SIDE / CHUNK, b_chunk, further)),
+            b: [0, 2, 4, 6].map(|further| place(tile.b, row, SIDE / CHUNK, b_chunk, further)),
         }
     }
 
     /// Adds a slab's products to a warp's sums; `offset` is that of its stage, in elements.
     fn multiply(&self, k: &mut Scope<'_, Converged>, offset: Reg<u32>, sums: &Sums) {
-        let [a, b] = [self.a, self.b].map(|operand| operand.map(|first| k.at_shared(first, offset)));
+        let (a, b) = (self.a.map(|first| k.at_shared(first, offset)), self.b.map(|first| k.at_shared(first, offset)));
         for step in 0..2 {
             k.comment(&format!("steps {} to {} of the slab", 16 * step, 16 * step + 15));
             let rows: [_; 4] = from_fn(|i| k.load_matrices(a[step as usize].plus(16 * DEPTH * i as u32)));
@@ -330,10 +332,10 @@ impl<H: Half + Element<Loaded = H>> Operands<H> {
     }
 }
 
-/// Row and column of a warp among 2×4.
+/// Row and column of a warp among 2×2.
 fn warp_place(k: &mut Scope<'_, Converged>) -> (Reg<u32>, Reg<u32>) {
     let warp = k.warp();
-    (k.shr(warp, 2u32), k.and(warp, 3u32))
+    (k.shr(warp, 1u32), k.and(warp, 1u32))
 }
 
 /// Writes two neighbours of a row of C; where N is even, at once.

@@ -12,6 +12,8 @@ use crate::{
 const THREADS: u32 = 256;
 /// Elements of each operand that a block has in shared memory: a tile's side times the depth of a slab.
 const SLAB: u32 = 1024;
+/// Elements between rows of A's slab beside its own: neighbouring threads store a column, in different banks.
+const PAD: u32 = 4;
 /// Elements of a slab that each thread copies.
 const COPIES: usize = (SLAB / THREADS) as usize;
 
@@ -103,7 +105,7 @@ type Copies = [[Reg<f32>; COPIES]; 2];
 
 impl Tile {
     fn new(k: &mut Scope<'_, Converged>, side: u32, arguments: Arguments<f32, f32, f32>) -> Self {
-        let a = k.shared("smem_A", SLAB as usize);
+        let a = k.shared("smem_A", (SLAB + PAD * (SLAB / side)) as usize);
         let b = k.shared("smem_B", SLAB as usize);
         let [row, column] = [Axis::Y, Axis::X].map(|axis| {
             let block = k.block_index(axis);
@@ -170,7 +172,7 @@ impl Tile {
         for (i, (from_a, from_b)) in from_a.into_iter().zip(from_b).enumerate() {
             let element = k.add(self.thread, i as u32 * THREADS);
             let (row, step) = (k.div(element, self.depth), k.rem(element, self.depth));
-            let transposed = k.mul_add(step, self.side, row);
+            let transposed = k.mul_add(step, self.side + PAD, row);
             let (to_a, to_b) = (k.at_shared(self.a, transposed), k.at_shared(self.b, element));
             k.store(to_a, from_a);
             k.store(to_b, from_b);
@@ -185,8 +187,8 @@ impl Tile {
         let (a, b) = (k.at_shared(self.a, first_row), k.at_shared(self.b, first_column));
         for step in 0..self.depth {
             k.comment(&format!("step {step} of the slab: sums += a column of A times a row of B"));
-            let [rows, columns] = [a, b].map(|operand| {
-                let first = operand.plus(step * self.side);
+            let [rows, columns] = [(a, self.side + PAD), (b, self.side)].map(|(operand, apart)| {
+                let first = operand.plus(step * apart);
                 groups.iter().flat_map(|group| vector(k, first.plus(*group), width)).collect::<Vec<_>>()
             });
             for (x, sums) in rows.iter().zip(sums) {

@@ -8,10 +8,11 @@ mod parse;
 pub(crate) mod scalar;
 mod warp;
 
+use crate::gpu;
 use hecate_ptx::Module;
 use memory::{Bytes, Fault, Global, Shared};
 use parse::{Action, Instruction, Operand, Program};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// Most instructions of a thread: more is a loop without end.
 const STEPS: usize = 10_000_000;
@@ -34,6 +35,8 @@ impl From<u32> for Argument {
 #[derive(Debug, Default)]
 pub(crate) struct Device {
     memory: Global,
+    /// What a GPU left of arrays, by their addresses.
+    on_gpu: HashMap<u64, Vec<u8>>,
 }
 
 impl Device {
@@ -51,11 +54,11 @@ impl Device {
     /// Elements of an array, from their bytes.
     pub(crate) fn read<T, const N: usize>(&self, array: Argument, element: fn([u8; N]) -> T) -> Vec<T> {
         let Argument::Address(address) = array else { panic!("{array:?} is no array") };
-        let bytes = self.memory.bytes(address);
+        let bytes = self.on_gpu.get(&address).map_or(self.memory.bytes(address), Vec::as_slice);
         bytes.chunks(N).map(|bytes| element(bytes.try_into().expect("whole elements"))).collect()
     }
 
-    /// Runs all blocks of a grid, one after another.
+    /// Runs all blocks of a grid, one after another; then on a GPU, where there is one.
     pub(crate) fn launch(&mut self, module: &Module, grid: [u32; 3], arguments: &[Argument]) -> Result<(), Fault> {
         let program = Program::parse(module.text());
         assert_eq!(program.entry, module.name(), "the name of the entry");
@@ -65,11 +68,26 @@ impl Device {
         let passed: Vec<&str> =
             arguments.iter().map(|argument| if let Argument::U32(_) = argument { "u32" } else { "u64" }).collect();
         assert_eq!(types, passed, "arguments of {}", module.name());
+        let given: Vec<gpu::Given> = arguments.iter().map(|&argument| (argument, self.bytes(argument))).collect();
         for at in 0..grid.iter().product::<u32>() {
             let index = [at % grid[0], at / grid[0] % grid[1], at / grid[0] / grid[1]];
             Block::new(&program, &mut self.memory, arguments, index, grid).run()?;
         }
+        // Only what is right by the interpreter: a GPU may not come back from the rest.
+        for (argument, left) in arguments.iter().zip(gpu::launch(module, grid, &given).unwrap_or_default()) {
+            if let (Argument::Address(address), Some(bytes)) = (argument, left) {
+                self.on_gpu.insert(*address, bytes);
+            }
+        }
         Ok(())
+    }
+
+    /// What stands in an array now; none of what is a number.
+    fn bytes(&self, argument: Argument) -> Option<Vec<u8>> {
+        match argument {
+            Argument::Address(address) => Some(self.memory.bytes(address).to_vec()),
+            Argument::U32(_) | Argument::U64(_) => None,
+        }
     }
 }
 

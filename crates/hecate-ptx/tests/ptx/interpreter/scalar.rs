@@ -75,8 +75,29 @@ macro_rules! floats {
                 ("rcp", ["rn"]) => |a| (1.0 / value(a[0])).to_bits().into(),
                 ("neg", []) => |a| (-value(a[0])).to_bits().into(),
                 ("abs", []) => |a| value(a[0]).abs().to_bits().into(),
-                ("min", []) => |a| value(a[0]).min(value(a[1])).to_bits().into(),
-                ("max", []) => |a| value(a[0]).max(value(a[1])).to_bits().into(),
+                // A negative zero is smaller than a positive one.
+                ("min", []) => |a| {
+                    let [x, y] = [value(a[0]), value(a[1])];
+                    let smaller = if x != y {
+                        x.min(y)
+                    } else if x.is_sign_negative() {
+                        x
+                    } else {
+                        y
+                    };
+                    smaller.to_bits().into()
+                },
+                ("max", []) => |a| {
+                    let [x, y] = [value(a[0]), value(a[1])];
+                    let larger = if x != y {
+                        x.max(y)
+                    } else if x.is_sign_positive() {
+                        x
+                    } else {
+                        y
+                    };
+                    larger.to_bits().into()
+                },
                 _ => return None,
             })
         }

@@ -1,0 +1,212 @@
+//! Kernels of one's own: PTX that a program brought or wrote, started on tensors.
+//!
+//! The crate's own kernels do not come this way: a type stands for the arguments of each of them ([`kernels!`](crate::launch::kernels)).
+#![allow(unsafe_code)]
+
+use crate::{
+    Cuda,
+    error::{failed, unsupported},
+    ledger::driver_turn,
+};
+use cudarc::{
+    driver::{CudaFunction, LaunchConfig, PushKernelArg, sys},
+    nvrtc::Ptx,
+};
+use hecate_core::{Device as _, Error, Result, Tensor};
+use std::{fmt, sync::Arc};
+
+/// A kernel that [`Cuda::load_ptx`] loaded. It stays loaded as long as its device value is there, so that graphs may hold it.
+#[derive(Clone)]
+pub struct OwnKernel {
+    cuda: Cuda,
+    function: CudaFunction,
+    name: Arc<str>,
+    /// Bytes of shared memory that it declares itself.
+    shared: usize,
+    /// Bytes of each parameter, where the driver tells them: from CUDA 12.4 on.
+    parameters: Option<Vec<usize>>,
+}
+
+/// What a kernel is started with.
+#[derive(Clone, Copy, Debug)]
+pub enum Argument<'a> {
+    /// The address of an array that it reads.
+    Read(&'a Tensor<Cuda>),
+    /// The address of an array that it writes.
+    Write(&'a Tensor<Cuda>),
+    /// A number of 32 bits.
+    U32(u32),
+    /// A number of 64 bits.
+    U64(u64),
+    /// A float of 32 bits.
+    F32(f32),
+    /// A float of 64 bits.
+    F64(f64),
+}
+
+/// How many blocks of how many threads, along x, y and z.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnGrid {
+    /// Blocks.
+    pub blocks: [u32; 3],
+    /// Threads of a block.
+    pub threads: [u32; 3],
+    /// Bytes of shared memory of a block, beside what the kernel declares itself.
+    pub shared: usize,
+}
+
+impl Cuda {
+    /// Loads the kernel `name` from PTX, the language that the driver compiles for its GPU: milliseconds for a short one.
+    ///
+    /// # Errors
+    /// A text with a zero byte, which the driver would take for its end; PTX that the driver refuses, as one that is newer than it is;
+    /// a name that the text has no kernel of.
+    pub fn load_ptx(&self, text: &str, name: &str) -> Result<OwnKernel> {
+        if text.contains('\0') || name.contains('\0') {
+            let found = format!("a zero byte in the PTX of `{name:?}`");
+            return Err(Error::Config { what: "load_ptx", option: "text", found, expected: "text without one" });
+        }
+        let _driver = driver_turn();
+        let why = |what: &str| failed(format!("loading the kernel `{name}`"), what);
+        let module = self.context().load_module(Ptx::from_src(text));
+        let module = module.map_err(|error| why(&format!("the driver refuses its PTX: {error}")))?;
+        let function = module.load_function(name).map_err(|error| why(&format!("no kernel of this name: {error}")))?;
+        let shared = function.shared_size_bytes().map_err(|error| why(&error.to_string()))?.unsigned_abs() as usize;
+        let most = self.properties().shared_memory.saturating_sub(shared) as i32;
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        function.set_attribute(attribute, most).map_err(|error| why(&error.to_string()))?;
+        let parameters = (self.properties().driver >= PARAMETERS_DRIVER).then(|| parameters(&function));
+        self.modules().keep(&function);
+        Ok(OwnKernel { cuda: self.clone(), function, name: name.into(), shared, parameters })
+    }
+}
+
+/// Version of the driver from which on it tells what parameters a kernel has.
+const PARAMETERS_DRIVER: u32 = 12_040;
+
+/// Bytes of each parameter, in order.
+fn parameters(function: &CudaFunction) -> Vec<usize> {
+    let size = |index| {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: both are places for a number; an index past the last parameter is an error.
+        let found = unsafe { sys::cuFuncGetParamInfo(function.cu_function(), index, &mut offset, &mut size) };
+        found.result().ok().map(|()| size)
+    };
+    (0..).map_while(size).collect()
+}
+
+impl OwnKernel {
+    /// Queues the kernel behind what was queued on its device.
+    ///
+    /// # Safety
+    /// * The kernel takes these arguments, in this order and of these types.
+    /// * It reads and writes no array past its end, and writes only those of [`Argument::Write`]. Tensors that share one's memory are
+    ///   not read as if it were unchanged.
+    /// * It ends.
+    ///
+    /// # Errors
+    /// Numbers of blocks and threads that no GPU starts; more shared memory than this one has; arrays of another device value; where
+    /// the driver tells what the kernel takes, arguments of another number or other sizes; the driver's own.
+    pub unsafe fn launch(&self, grid: OwnGrid, arguments: &[Argument<'_>]) -> Result<()> {
+        self.check(grid)?;
+        self.check_arguments(arguments)?;
+        // Where kernels are gathered none is started.
+        if self.cuda.modules().is_gathering() {
+            return Ok(());
+        }
+        let config = LaunchConfig {
+            grid_dim: grid.blocks.into(),
+            block_dim: grid.threads.into(),
+            shared_mem_bytes: grid.shared as u32,
+        };
+        let passed: Vec<Passed> = arguments.iter().copied().map(Passed::from).collect();
+        let _turn = self.cuda.ledger().turn();
+        let mut launch = self.cuda.stream().launch_builder(&self.function);
+        for argument in &passed {
+            match argument {
+                Passed::Half(x) => launch.arg(x),
+                Passed::Whole(x) => launch.arg(x),
+            };
+        }
+        // SAFETY: the caller's; addresses are those of live arrays, which the stream frees after the kernel ran.
+        let started = unsafe { launch.launch(config) };
+        started.map_err(|error| failed(format!("starting the kernel `{}` with {grid:?}", self.name), error))?;
+        for argument in arguments {
+            if let Argument::Write(array) = argument {
+                array.buffer().written_over();
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, OwnGrid { blocks, threads, shared }: OwnGrid) -> Result<()> {
+        let most = self.cuda.properties().shared_memory;
+        let within = |found: [u32; 3], most: [u32; 3]| found.iter().zip(most).all(|(&x, most)| (1..=most).contains(&x));
+        let together = threads.iter().map(|&x| u64::from(x)).product::<u64>();
+        let fits = within(blocks, [i32::MAX as u32, 65_535, 65_535]) && within(threads, [1024, 1024, 64]);
+        if fits && together <= 1024 && self.shared.saturating_add(shared) <= most {
+            return Ok(());
+        }
+        let own = self.shared;
+        let why = format!(
+            "the kernel `{}` was asked for as {blocks:?} blocks of {threads:?} threads with {shared} bytes of shared memory beside its \
+             own {own}; blocks go from 1 to 2147483647 x 65535 x 65535, threads to 1024 x 1024 x 64 and 1024 together, shared memory to \
+             {most} bytes",
+            self.name
+        );
+        Err(unsupported("a launch of this size", why))
+    }
+
+    fn check_arguments(&self, arguments: &[Argument<'_>]) -> Result<()> {
+        for argument in arguments {
+            let (Argument::Read(array) | Argument::Write(array)) = argument else { continue };
+            if array.buffer().owner() != self.cuda.identity() {
+                let found = format!("an array of {}", array.device().id());
+                let expected = "arrays of the device value that loaded the kernel";
+                return Err(Error::Config { what: "launch", option: "arguments", found, expected });
+            }
+        }
+        let given: Vec<usize> = arguments.iter().map(Argument::size).collect();
+        match &self.parameters {
+            Some(parameters) if *parameters != given => {
+                let found = format!("{given:?} bytes for `{}`, which takes {parameters:?}", self.name);
+                Err(Error::Config { what: "launch", option: "arguments", found, expected: "what the kernel takes" })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for OwnKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OwnKernel({} on {:?})", self.name, self.cuda)
+    }
+}
+
+impl Argument<'_> {
+    /// Bytes that it is passed as.
+    fn size(&self) -> usize {
+        match self {
+            Self::U32(_) | Self::F32(_) => 4,
+            Self::Read(_) | Self::Write(_) | Self::U64(_) | Self::F64(_) => 8,
+        }
+    }
+}
+
+/// An argument as the driver copies it.
+enum Passed {
+    Half(u32),
+    Whole(u64),
+}
+
+impl From<Argument<'_>> for Passed {
+    fn from(argument: Argument<'_>) -> Self {
+        match argument {
+            Argument::Read(array) | Argument::Write(array) => Self::Whole(array.buffer().pointer()),
+            Argument::U32(x) => Self::Half(x),
+            Argument::F32(x) => Self::Half(x.to_bits()),
+            Argument::U64(x) => Self::Whole(x),
+            Argument::F64(x) => Self::Whole(x.to_bits()),
+        }
+    }
+}
