@@ -39,5 +39,6 @@ mod prepared;
 mod quantized;
 mod remembering;
 mod sessions;
+mod speculating;
 mod steps;
 mod training;

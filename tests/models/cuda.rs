@@ -15,6 +15,7 @@ mod prepared;
 mod quantized;
 mod remembering;
 mod sessions;
+mod speculating;
 mod steps;
 mod stopping;
 

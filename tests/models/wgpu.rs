@@ -13,6 +13,7 @@ mod own;
 mod quantized;
 mod remembering;
 mod sessions;
+mod speculating;
 mod steps;
 
 /// The tiny model and text of the CPU's tests of training.

@@ -4,7 +4,7 @@ mod device_draws;
 mod session;
 mod stops;
 
-pub use session::{Session, next_of_all};
+pub use session::{Session, Speculation, next_of_all};
 pub use stops::Stops;
 
 use crate::{Cache, Error, LanguageModel, Result, sampling::Sampler};

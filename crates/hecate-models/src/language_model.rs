@@ -2,6 +2,7 @@
 
 mod blocks;
 mod cache;
+mod each;
 mod loss;
 mod packed;
 mod scores;

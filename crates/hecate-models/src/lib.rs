@@ -114,7 +114,7 @@ pub use init::{Builder, Init};
 pub use interrupt::Interrupt;
 pub use language_model::{Cache, LanguageModel, LossGradients, Packed};
 pub use lora::Lora;
-pub use model::{Architecture, Model};
+pub use model::{Architecture, Call, Model};
 pub use open::Opened;
 pub use parameters::{Gradients, MatrixId, Parameter, ParameterId, Parameters, QuantizedMatrix};
 pub use place::Place;

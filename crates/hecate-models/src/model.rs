@@ -1,5 +1,9 @@
 //! What a language model is made of: Hecate's own blocks, or layers of one's own.
 
+mod call;
+
+pub use call::Call;
+
 use crate::{
     Builder, Dropout, Error, Footprint, LayerCache, Parameters, Precision, Result, Tape, Var,
     files::{CONFIG, parse_json, to_json},
@@ -162,6 +166,15 @@ pub trait Model<B: Backend>: fmt::Debug + Send + Sync {
     fn scores(&self, tape: &Tape<'_, B>, tokens: &Tensor<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
         let x = self.forward(tape, tokens, context)?;
         self.head().map_or_else(|| Ok(x.clone()), |head| head.forward(tape, &x))
+    }
+
+    /// Scores `[1,T,V]` of several calls of one text in their order: bit for bit what [`Model::scores`] makes of one after the other.
+    /// A model that goes through each layer with all calls at once reads its weights while they are near.
+    ///
+    /// # Errors
+    /// As [`Model::forward`].
+    fn scores_each(&self, tape: &Tape<'_, B>, calls: &mut [Call<B>]) -> Result<Vec<Var<B>>> {
+        (0..calls.len()).map(|i| self.scores(tape, &calls[i].tokens.clone(), &mut Call::context(calls, i))).collect()
     }
 
     /// As [`Model::forward`], of some `rows` among the `N T` tokens alone: `[rows, ..]`.

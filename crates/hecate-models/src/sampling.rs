@@ -244,6 +244,11 @@ impl Sampler {
         self.accept(token)
     }
 
+    /// Tokens are drawn under this number alone.
+    pub(crate) fn tokens(&self) -> usize {
+        self.options.tokens
+    }
+
     /// Tokens asked for so far.
     pub(crate) fn drawn(&self) -> u64 {
         self.drawn

@@ -1,5 +1,9 @@
 //! Texts that go on whenever they are asked to: one by one or several in one pass, from memory or from a file.
 
+mod speculation;
+
+pub use speculation::Speculation;
+
 use super::{SEGMENT, last_rows, read_rows};
 use crate::{
     Cache, Error, LanguageModel, Result,

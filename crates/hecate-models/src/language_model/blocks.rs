@@ -1,12 +1,15 @@
 //! The models that [`Config`] says: embedding, blocks, norm, output head.
 
 use crate::{
-    Architecture, Builder, Config, Dropout, Footprint, Model, Parameters, Precision, Result, Tape, Var,
+    Architecture, Builder, Call, Config, Dropout, Footprint, Model, Parameters, Precision, Result, Tape, Var,
     footprint::Pass,
     layers::{Block, Context, Embedding, Linear, Mixer, RmsNorm},
 };
 use hecate_core::{Backend, Tensor, primitives::ProjectionEnd};
 use std::path::Path;
+
+/// A residual stream `[N,T,hidden]`, and what is still to be added to it.
+type Stream<B> = (Var<B>, Option<Var<B>>);
 
 /// Embedding, blocks, norm, output head.
 #[derive(Debug)]
@@ -80,21 +83,31 @@ impl<B: Backend> Architecture<B> for Config {
 }
 
 impl<B: Backend> Blocks<B> {
-    /// The residual stream after the last block, `[N,T,hidden]`, and what is still to be added to it.
-    fn stream(
-        &self,
-        tape: &Tape<'_, B>,
-        tokens: &Tensor<B>,
-        context: &mut Context<'_, B>,
-    ) -> Result<(Var<B>, Option<Var<B>>)> {
-        let (mut x, mut pending) = (self.embeddings.forward(tape, tokens)?, None);
-        tape.watch("the embedding of a token", &x)?;
+    /// The residual stream after the last block.
+    fn stream(&self, tape: &Tape<'_, B>, tokens: &Tensor<B>, context: &mut Context<'_, B>) -> Result<Stream<B>> {
+        let (mut x, mut pending) = self.embedded(tape, tokens)?;
         for (i, block) in self.blocks.iter().enumerate() {
             tape.enter(Some(i));
             (x, pending) = block.forward_onto(tape, &x, pending.as_ref(), &mut context.part(i))?;
         }
         tape.enter(None);
         Ok((x, pending))
+    }
+
+    /// The residual stream before the first block.
+    fn embedded(&self, tape: &Tape<'_, B>, tokens: &Tensor<B>) -> Result<Stream<B>> {
+        let x = self.embeddings.forward(tape, tokens)?;
+        tape.watch("the embedding of a token", &x)?;
+        Ok((x, None))
+    }
+
+    /// Scores `[N,T,V]` of the stream after the last block.
+    fn scores_of(&self, tape: &Tape<'_, B>, (x, pending): Stream<B>) -> Result<Var<B>> {
+        if pending.is_none() && Linear::projects(tape, &[self.head], &x) {
+            return Ok(Linear::projected(tape, &[self.head], (&x, Some(&self.norm)), ProjectionEnd::Each)?.remove(0));
+        }
+        let [_, normed] = self.norm.after(tape, &x, pending.as_ref())?;
+        self.head.forward(tape, &normed)
     }
 }
 
@@ -118,12 +131,23 @@ impl<B: Backend> Model<B> for Blocks<B> {
     }
 
     fn scores(&self, tape: &Tape<'_, B>, tokens: &Tensor<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        let (x, pending) = self.stream(tape, tokens, context)?;
-        if pending.is_none() && Linear::projects(tape, &[self.head], &x) {
-            return Ok(Linear::projected(tape, &[self.head], (&x, Some(&self.norm)), ProjectionEnd::Each)?.remove(0));
+        let stream = self.stream(tape, tokens, context)?;
+        self.scores_of(tape, stream)
+    }
+
+    /// Block by block: what the mixers of a block remember goes from call to call before the next block runs.
+    fn scores_each(&self, tape: &Tape<'_, B>, calls: &mut [Call<B>]) -> Result<Vec<Var<B>>> {
+        let embedded = calls.iter().map(|call| self.embedded(tape, &call.tokens));
+        let mut streams = embedded.collect::<Result<Vec<_>>>()?;
+        for (i, block) in self.blocks.iter().enumerate() {
+            tape.enter(Some(i));
+            for (number, (x, pending)) in streams.iter_mut().enumerate() {
+                let mut context = Call::part(calls, number, i);
+                (*x, *pending) = block.forward_onto(tape, x, pending.as_ref(), &mut context)?;
+            }
         }
-        let [_, normed] = self.norm.after(tape, &x, pending.as_ref())?;
-        self.head.forward(tape, &normed)
+        tape.enter(None);
+        streams.into_iter().map(|stream| self.scores_of(tape, stream)).collect()
     }
 
     fn forward_rows(

@@ -141,6 +141,16 @@ impl<B: Backend> Cache<B> {
         Ok(())
     }
 
+    /// What the mixers of one text remember where the host counts.
+    pub(crate) fn memory(&self) -> &LayerCache<B> {
+        &self.memory
+    }
+
+    /// The same text at another place.
+    pub(crate) fn moved(&self, memory: LayerCache<B>, position: usize) -> Self {
+        Self { batch: self.batch, position, memory, positions: None, config: Arc::clone(&self.config) }
+    }
+
     /// Moves the position on after a call of so many tokens a text.
     pub(crate) fn advance(&mut self, tokens: usize) {
         self.position = self.position.saturating_add(tokens);
