@@ -5,12 +5,14 @@ use crate::{
     configs,
     own::{Own, Scores},
 };
+use hecate_core::{Tensor, quantized::BlockFormat};
 use hecate_models::{
     Architecture, Config, Error, LanguageModel, MixerConfig, RuleConfig,
     generate::{Session, Speculation, generate},
+    quantize::quantize,
     sampling::{Penalties, Sampler, Sampling},
 };
-use std::fs;
+use std::{fs, ptr};
 
 /// Tokens of the prompt, and tokens that are drawn: more than fit into a window of attention, and into two groups of a frozen rule.
 const PROMPT: usize = 6;
@@ -29,11 +31,12 @@ fn sampler(temperature: f32, seed: u64) -> Sampler {
     Sampler::new(Sampling { temperature, top_p: 0.95, seed, ..Sampling::default() }).expect("a sampler")
 }
 
-/// Greedy, drawn by several seeds, and with a penalty on what was drawn before.
+/// Greedy, drawn by several seeds, and with penalties on what was read and drawn before.
 fn samplers() -> Vec<Sampler> {
     let penalties = Penalties { presence: 0.5, frequency: 0.25 };
     let penalized = sampler(1.0, 4).penalized(penalties).expect("penalties");
-    vec![sampler(0.0, 0), sampler(1.0, 1), sampler(0.7, 2), penalized]
+    let repeated = Sampling { temperature: 0.7, min_p: 0.05, repetition_penalty: 1.3, seed: 2, ..Sampling::default() };
+    vec![sampler(0.0, 0), sampler(1.0, 1), Sampler::new(repeated).expect("a sampler"), penalized]
 }
 
 fn prompt() -> Vec<u32> {
@@ -190,6 +193,67 @@ fn a_file_has_nothing_of_the_draft() {
         ahead.session().save(&large, path("ahead")).expect("a file");
         assert!(fs::read(path("alone")).expect("a file") == fs::read(path("ahead")).expect("a file"), "{name}");
     }
+}
+
+/// Matrices of fewer bits have kernels of their own, for one row and for several.
+#[test]
+fn models_of_fewer_bits_take_a_draft() {
+    if is_missing() {
+        return;
+    }
+    let config = Config { intermediate_size: Some(256), tie_word_embeddings: false, ..config_of(256) };
+    let (whole, other) = (model(&config, 11), model(&config_of(8), 12));
+    let of_bits = [
+        quantize(&whole, BlockFormat::Q4K).expect("a quantized model"),
+        quantize(&whole, BlockFormat::Q8_0).expect("a quantized model"),
+        model(&config, 11).stored_in_16_bits().expect("a model of 16 bits"),
+    ];
+    for (large, sampler) in of_bits.iter().zip(samplers()) {
+        let (expected, text) = alone(large, &sampler);
+        // The model before its bits were taken drafts well, and another one badly.
+        for draft in [&whole, large, &other] {
+            let mut ahead = started(large, draft, &sampler, 4);
+            assert_eq!(drawn(&mut ahead, DRAWN), expected, "{ahead:?}");
+            assert_eq!(bits(large, ahead.session()), bits(large, &text), "{ahead:?}");
+        }
+    }
+}
+
+/// A memory beside attention, of bytes.
+fn config_of(width: usize) -> Config {
+    Config::uniform("mag", 1, width, 2).expect("a configuration")
+}
+
+/// Where a text ends with an error, the tokens before are those without a draft, and so is the error.
+#[test]
+fn errors_come_where_they_come_alone() {
+    if is_missing() {
+        return;
+    }
+    let (large, other) = (model(&configs::mixed(), 11), model(&configs::mixed(), 12));
+    // Twice the largest number is infinite: each of three tokens is drawn twice, and then none is left.
+    let none_left = Penalties { presence: 0.0, frequency: f32::MAX };
+    let sampler = sampler(1.0, 1).among(3).penalized(none_left).expect("penalties");
+    let mut expected = session(&large, &sampler);
+    let tokens: Vec<u32> = (0..6).map(|_| expected.next(&large).expect("a token")).collect();
+    let error = expected.next(&large).expect_err("nothing to draw").to_string();
+    for (draft, ahead) in [(&large, 1), (&large, 3), (&large, 64), (&other, 2), (&other, 5)] {
+        let mut text = started(&large, draft, &sampler, ahead);
+        assert_eq!(drawn(&mut text, 6), tokens, "{text:?}");
+        for _ in 0..2 {
+            assert_eq!(text.next().expect_err("nothing to draw").to_string(), error);
+        }
+        assert!(!ptr::eq(draft, &large) || text.accepted() == text.drafted(), "{text:?}");
+    }
+    // A draft that is damaged is told of, by its name.
+    let mut damaged = model(&configs::mixed(), 12);
+    let norm = damaged.parameters_mut().iter_mut().find(|parameter| parameter.name == "model.norm.weight");
+    let norm = norm.expect("the norm before the head");
+    norm.value = Tensor::from_f32(&device(), norm.value.shape().clone(), vec![f32::NAN; 8]).expect("an array");
+    let mut text = started(&large, &damaged, &sampler, 2);
+    assert_eq!(text.next().expect("a token"), tokens[0]);
+    let told = text.next().expect_err("a damaged draft").to_string();
+    assert!(told.contains("draft") && told.contains("NaN"), "{told}");
 }
 
 /// A model of one's own is read call by call.

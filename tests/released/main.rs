@@ -79,6 +79,11 @@ macro_rules! scores_on {
             }
 
             #[test]
+            fn texts_are_the_same_with_a_draft() {
+                super::with($open, |device| sessions::are_the_same_with_a_draft(device, &$models));
+            }
+
+            #[test]
             fn texts_go_on_from_files() {
                 super::with($open, |device| sessions::go_on_from_files(device, &$models));
             }

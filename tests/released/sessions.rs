@@ -4,8 +4,8 @@ use crate::folder;
 use hecate_conformance::error;
 use hecate_core::Backend;
 use hecate_models::{
-    LanguageModel, Opened,
-    generate::{Session, next_of_all},
+    Config, LanguageModel, Opened,
+    generate::{Session, Speculation, next_of_all},
     sampling::{Sampler, Sampling},
 };
 
@@ -46,6 +46,30 @@ pub(crate) fn are_the_same_in_company<B: Backend>(device: &B, models: &[&'static
             assert_eq!(scores[0].0, scores[1].0, "{name}: room for other texts stayed");
             let off = error(&scores[0].1, &scores[1].1);
             assert!(off <= SCORES, "{name}: {off:.1e}");
+        }
+    }
+}
+
+/// With a draft, which knows everything or next to nothing, each text draws what it draws alone, to the bit.
+pub(crate) fn are_the_same_with_a_draft<B: Backend>(device: &B, models: &[&'static str]) {
+    let small = Config { vocabulary_size: 64, ..Config::uniform("delta", 1, 8, 1).expect("a configuration") };
+    let small = LanguageModel::new(device, &small, 1).expect("a model");
+    for name in models {
+        let model = Opened::open(device, &folder(name)).and_then(|opened| opened.model()).expect(name);
+        for length in LENGTHS {
+            let mut alone = session(&model, length);
+            let expected: Vec<u32> = (0..9).map(|_| alone.next(&model).expect(name)).collect();
+            for draft in [&model, &small] {
+                let mut text = Speculation::new(&model, session(&model, length), draft, 4).expect(name);
+                let found: Vec<u32> = (0..9).map(|_| text.next().expect(name)).collect();
+                assert_eq!(found, expected, "{name}, {length} tokens");
+                let bits = [&alone, text.session()].map(|session| {
+                    let mut session = session.fork();
+                    session.feed(&model, &[7]).expect(name);
+                    session.scores().expect(name).iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+                });
+                assert_eq!(bits[0], bits[1], "{name}, {length} tokens");
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `hecate generate`: a trained model, or a released one, continues a prompt, or one prompt after another.
 
+mod draft;
 mod sampling;
 mod session;
 mod writer;
@@ -16,17 +17,19 @@ use crate::{
     sources::is_stdin,
 };
 use clap::{Args, builder::PossibleValuesParser};
+use draft::{Draft, DraftArgs};
 use hecate::{
     Backend, Job,
     models::{
         LanguageModel, Precision, Vocabulary,
-        generate::{Generation, generate},
+        generate::{Generation, Session, generate},
         sampling::{Sampler, Sampling},
         text::read_text,
     },
 };
 use std::{
     io::{BufRead, IsTerminal, Read, Write, stderr, stdin},
+    iter::from_fn,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -51,6 +54,8 @@ pub(crate) struct GenerateArgs {
     /// Where there is no such file yet, a text begins. A file knows its model, and another one refuses it.
     #[arg(long, value_name = "FILE", conflicts_with = "interactive")]
     session: Option<PathBuf>,
+    #[command(flatten)]
+    draft: DraftArgs,
     /// Number of tokens to write (bytes, unless the model has a tokenizer)
     #[arg(long, default_value_t = 400, value_name = "N")]
     tokens: usize,
@@ -102,50 +107,106 @@ impl Job for GenerateArgs {
         }
         // A file that is missing is found before a model is loaded.
         let prompt = self.prompt.read()?;
+        let (released, draft) = self.open(device)?;
+        // Ctrl-C ends the program at once: there is nothing to save.
+        match (prompt, &self.session) {
+            (Some(prompt), Some(file)) => self.go_on((&released, draft.as_ref()), file, &prompt)?,
+            // One text, or one for each line that comes.
+            (Some(prompt), None) => {
+                let Released { model, vocabulary, ends, sampling } = &released;
+                let tokens = self.encode(vocabulary, &prompt)?;
+                prepare((model, draft.as_ref()), &tokens)?;
+                // A padded model has scores of tokens that nobody can read.
+                let sampler = self.sampling.sampler(*sampling, 0)?.of(vocabulary);
+                let mut continuation = begin((model, draft.as_ref()), &tokens, sampler)?;
+                let mut writer = Writer::new(vocabulary, self.raw, &self.stop);
+                writer.after(&tokens)?;
+                writer.prompt(&prompt)?;
+                write(drawn(&mut *continuation), &mut writer, (self.tokens, ends), || false)?;
+            }
+            (None, _) => self.answer(&released, draft.as_ref())?,
+        }
+        draft.iter().for_each(Draft::tell);
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A text that goes on: more of it is read, and its next token is drawn.
+trait Continued {
+    /// Reads more after what was read and drawn so far.
+    fn read_on(&mut self, tokens: &[u32]) -> Result<()>;
+
+    /// The next token.
+    fn draw(&mut self) -> hecate::models::Result<u32>;
+}
+
+impl<B: Backend> Continued for Generation<'_, B> {
+    fn read_on(&mut self, tokens: &[u32]) -> Result<()> {
+        Ok(Generation::read_on(self, tokens)?)
+    }
+
+    fn draw(&mut self) -> hecate::models::Result<u32> {
+        // It ends with its first error alone, which ends the program.
+        self.next().unwrap_or(Err(hecate::models::Error::Stopped))
+    }
+}
+
+/// The tokens of a text, one after another.
+fn drawn(text: &mut dyn Continued) -> impl Iterator<Item = hecate::models::Result<u32>> {
+    from_fn(|| Some(text.draw()))
+}
+
+/// The text after these tokens.
+fn begin<'a, B: Backend>(
+    (model, draft): (&'a LanguageModel<B>, Option<&'a Draft<B>>),
+    tokens: &[u32],
+    sampler: Sampler,
+) -> Result<Box<dyn Continued + 'a>> {
+    Ok(match draft {
+        None => Box::new(generate(model, tokens, sampler)?),
+        Some(draft) => {
+            let mut text = draft.ahead_of(model, Session::new(model, sampler)?)?;
+            text.read_on(tokens)?;
+            Box::new(text)
+        }
+    })
+}
+
+/// Compiles what a GPU lacks. It is told where there is something to wait for: a new GPU, or a new version.
+fn prepare<B: Backend>((model, draft): (&LanguageModel<B>, Option<&Draft<B>>), tokens: &[u32]) -> Result<()> {
+    model.prepare(tokens, &mut |kernels| progress::say(&progress::compiling(kernels)))?;
+    draft.map_or(Ok(()), |draft| draft.prepare(tokens))
+}
+
+impl GenerateArgs {
+    /// The model, and its draft where one is asked for.
+    fn open<B: Backend>(&self, device: &B) -> Result<(Released<B>, Option<Draft<B>>)> {
+        let at = self.model.clone().map_or_else(|| self.run.folder(), Ok)?;
         // Of a run nothing says which tokens end a text.
         let released = match &self.model {
             Some(path) => released::open(device, path)?,
             None => {
-                let (model, vocabulary) = self.run.open(device, &self.run.folder()?)?;
+                let (model, vocabulary) = self.run.open(device, &at)?;
                 Released { model, vocabulary, ends: Vec::new(), sampling: Sampling::default() }
             }
         };
         // Tokens that there are not cannot be preferred.
         self.sampling.check_bias(&released.vocabulary)?;
-        let released = Released { model: stored(released.model, &self.precision)?, ..released };
-        // Ctrl-C ends the program at once: there is nothing to save.
-        match (prompt, &self.session) {
-            (Some(prompt), Some(file)) => self.go_on(&released, file, &prompt)?,
-            // One text, or one for each line that comes.
-            (Some(prompt), None) => {
-                let Released { model, vocabulary, ends, sampling } = &released;
-                let tokens = self.encode(vocabulary, &prompt)?;
-                // Told where there is something to wait for: a new GPU, or a new version.
-                model.prepare(&tokens, &mut |kernels| progress::say(&progress::compiling(kernels)))?;
-                // A padded model has scores of tokens that nobody can read.
-                let sampler = self.sampling.sampler(*sampling, 0)?.of(vocabulary);
-                let mut continuation = generate(model, &tokens, sampler)?;
-                let mut writer = Writer::new(vocabulary, self.raw, &self.stop);
-                writer.after(&tokens)?;
-                writer.prompt(&prompt)?;
-                write(&mut continuation, &mut writer, (self.tokens, ends), || false)?;
-            }
-            (None, _) => self.answer(&released)?,
-        }
-        Ok(ExitCode::SUCCESS)
+        let draft = self.draft.open(device, (&at, self.model.is_some()), &released.vocabulary)?;
+        let store = |model| stored(model, &self.precision);
+        let draft = draft.map(|draft| draft.map(store)).transpose()?;
+        Ok((Released { model: store(released.model)?, ..released }, draft))
     }
-}
 
-impl GenerateArgs {
     /// The tokens of a text's beginning. Models that others released have learned texts with tokens around them.
     fn encode(&self, vocabulary: &Vocabulary, prompt: &str) -> Result<Vec<u32>> {
         Ok(if self.model.is_some() { vocabulary.encode_prompt(prompt)? } else { vocabulary.encode(prompt)? })
     }
 
     /// Continues line after line of standard input. A line is read with its newline, as lines of the learned text are.
-    fn answer<B: Backend>(&self, released: &Released<B>) -> Result<()> {
+    fn answer<B: Backend>(&self, released: &Released<B>, draft: Option<&Draft<B>>) -> Result<()> {
         let Released { model, vocabulary, ends, sampling } = released;
-        let mut before: Option<(Generation<'_, B>, Writer<'_>)> = None;
+        let mut before: Option<(Box<dyn Continued + '_>, Writer<'_>)> = None;
         for line in 0.. {
             let Some(prompt) = ask(line)? else { break };
             // A line without a token, as of blanks alone, asks for nothing.
@@ -163,11 +224,11 @@ impl GenerateArgs {
                     let tokens = self.encode(vocabulary, &prompt)?;
                     let sampler = self.sampling.sampler(*sampling, line)?.of(vocabulary);
                     let writer = Writer::new(vocabulary, self.raw, &self.stop);
-                    (generate(model, &tokens, sampler)?, writer, tokens)
+                    (begin((model, draft), &tokens, sampler)?, writer, tokens)
                 }
             };
             writer.after(&tokens)?;
-            write(&mut continuation, &mut writer, (self.tokens, ends), || false)?;
+            write(drawn(&mut *continuation), &mut writer, (self.tokens, ends), || false)?;
             before = Some((continuation, writer));
         }
         Ok(())

@@ -7,6 +7,7 @@ mod command {
     mod chat;
     mod choices;
     mod documents;
+    mod draft;
     mod finetune;
     // Links, pipes, limits of files and signals are those of Unix.
     #[cfg(unix)]

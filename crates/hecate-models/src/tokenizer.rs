@@ -139,6 +139,19 @@ impl Vocabulary {
         }
     }
 
+    /// Whether the same numbers are the same tokens in both.
+    pub fn has_tokens_of(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Bytes, Self::Bytes) => true,
+            #[cfg(feature = "tokenizer")]
+            (Self::Tokenizer { tokenizer, .. }, Self::Tokenizer { tokenizer: other, .. }) => {
+                tokenizer.get_vocab(true) == other.get_vocab(true)
+            }
+            #[cfg(feature = "tokenizer")]
+            _ => false,
+        }
+    }
+
     /// The text as tokens. A long one is read in windows, which take a bounded room beside the tokens, and gives the same ones.
     ///
     /// # Errors

@@ -148,22 +148,34 @@ impl<'a, B: Backend> Speculation<'a, B> {
         let guesses = self.guess()?;
         let drafted: Vec<u32> = guesses.iter().filter_map(|guess| guess.unread).collect();
         let read = self.now.text.after_each(self.model, &[&[unread], &drafted[..]].concat())?;
+        let next = self.drawn_after(read, &guesses)?;
+        self.drafted += drafted.len();
+        self.accepted += next.iter().zip(drafted).filter(|(pair, guess)| pair.text.unread == Some(*guess)).count();
+        Ok(next)
+    }
+
+    /// What the model draws after each of the tokens that it read, up to the first that was not drafted.
+    fn drawn_after(&self, read: Vec<Session<B>>, guesses: &[Session<B>]) -> Result<VecDeque<Pair<B>>> {
         let (mut sampler, mut next) = (self.now.text.sampler.clone(), VecDeque::new());
         for (i, text) in read.into_iter().enumerate() {
             let mut text = Session { sampler, ..text };
-            let token = text.draw()?;
+            let token = match text.draw() {
+                Ok(token) => token,
+                // An error is told when the text has come to it, after the tokens before.
+                Err(_) if i > 0 => break,
+                Err(error) => return Err(error),
+            };
             sampler = text.sampler.clone();
             let guess = match guesses.get(i) {
                 Some(guess) => guess.fork(),
-                None => self.all_read(&guesses)?,
+                None => self.all_read(guesses)?,
             };
+            let as_drafted = guess.unread == Some(token);
             next.push_back(Pair { text, guess: guess.at_token(token) });
-            if drafted.get(i) != Some(&token) {
+            if !as_drafted {
                 break;
             }
         }
-        self.drafted += drafted.len();
-        self.accepted += next.len() - 1;
         Ok(next)
     }
 
@@ -173,8 +185,14 @@ impl<'a, B: Backend> Speculation<'a, B> {
         let sampler = self.now.text.sampler.clone().among(self.tokens);
         let (mut guess, mut all) = (Session { sampler, ..self.now.guess.fork() }, Vec::new());
         for _ in 0..self.ahead {
-            guess.next(self.draft)?;
-            all.push(guess.fork());
+            match guess.next(self.draft) {
+                Ok(_) => all.push(guess.fork()),
+                // Penalties or a bias leave nothing to draw. Whether the text comes that far is for the model to say.
+                Err(Error::NonFinite { .. }) if !guess.scores.iter().any(|x| x.is_nan() || *x == f32::INFINITY) => {
+                    break;
+                }
+                Err(error) => return Err(of_the_draft(error)),
+            }
         }
         Ok(all)
     }
@@ -184,6 +202,20 @@ impl<'a, B: Backend> Speculation<'a, B> {
         let mut guess = guesses.last().unwrap_or(&self.now.guess).fork();
         guess.feed(self.draft, &[])?;
         Ok(guess)
+    }
+}
+
+/// An error of a draft whose scores are not finite, by the draft's name.
+fn of_the_draft(error: Error) -> Error {
+    match error {
+        Error::NonFinite { place, found, at, .. } => Error::NonFinite {
+            what: "a logit of the draft".to_owned(),
+            place,
+            found,
+            at,
+            way_out: "the draft's weights are damaged: take another draft, or none",
+        },
+        other => other,
     }
 }
 
