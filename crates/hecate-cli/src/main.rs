@@ -248,7 +248,7 @@ mod tests {
             "train --resume a --steps 9 --keep 9 --periods 1,9 --mixer cms --algorithm chunk:9",
             "finetune --model a --data a --out a --lora 9 --lora-alpha 9 --lora-targets a,b --steps 9 --lr 0.1",
             "generate --prompt a --tokens 9 --temperature 0.9 --top-k 9 --top-p 0.9 --seed 9",
-            "chat --model a --system a --tell a=9 --tokens 9 --min-p 0.9 --repetition-penalty 0.9 --logit-bias 9=-9",
+            "chat --model a --system a --tell a=9 --tokens 9 --min-p 0.9 --repetition-penalty 0.9 --presence-penalty 0.9 --logit-bias 9=-9",
             "eval --text a --segment 9 --measure all",
             "bench speed --rules all --shapes 1x9x1x9 --seconds 0.9 --dtype f16",
             "completions bash",

@@ -4,7 +4,7 @@ use crate::error::Result;
 use clap::Args;
 use hecate::models::{
     Random, Vocabulary,
-    sampling::{Sampler, Sampling},
+    sampling::{Penalties, Sampler, Sampling},
 };
 
 /// Flags that say how tokens are drawn. A released model may say it in its `generation_config.json`.
@@ -25,6 +25,14 @@ pub(crate) struct SamplingArgs {
     /// Divide logits of tokens that are in the text already, multiply negative ones [default: the model's own, or 1]
     #[arg(long, value_name = "X")]
     repetition_penalty: Option<f32>,
+    /// Subtract this from logits of tokens that were drawn before, from -2 to 2; negative values make them likelier
+    ///
+    /// Tokens of the prompt do not count.
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true, value_parser = penalty)]
+    presence_penalty: f32,
+    /// As --presence-penalty, for each time that a token was drawn
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true, value_parser = penalty)]
+    frequency_penalty: f32,
     /// Add this to the logit of a token, given by its number; may be given several times, -inf for never
     #[arg(long, value_name = "TOKEN=X", value_parser = bias)]
     logit_bias: Vec<(u32, f32)>,
@@ -51,7 +59,9 @@ impl SamplingArgs {
             repetition_penalty: self.repetition_penalty.unwrap_or(own.repetition_penalty),
             seed: seed_of_line(self.seed, line),
         };
-        Ok(Sampler::new(sampling)?.biased(&self.logit_bias)?)
+        // No model says anything of these.
+        let penalties = Penalties { presence: self.presence_penalty, frequency: self.frequency_penalty };
+        Ok(Sampler::new(sampling)?.biased(&self.logit_bias)?.penalized(penalties)?)
     }
 
     /// Refuses a bias of a token that there is not.
@@ -76,6 +86,16 @@ fn is_in_gap(vocabulary: &Vocabulary, token: u32) -> bool {
 fn bias(text: &str) -> Result<(u32, f32), String> {
     let parts = text.split_once('=').and_then(|(token, bias)| Some((token.parse().ok()?, bias.parse().ok()?)));
     parts.ok_or_else(|| "expected the number of a token, `=` and a number, such as `42=-1.5` or `42=-inf`".to_owned())
+}
+
+/// A penalty on tokens that were drawn before, in the range that OpenAI's API has.
+///
+/// # Errors
+/// In words what was expected: clap says of which flag, and what was found.
+fn penalty(text: &str) -> Result<f32, String> {
+    // What is no number is in no range either, NaN among it.
+    let number = text.parse().ok().filter(|number| (-2.0..=2.0).contains(number));
+    number.ok_or_else(|| "expected a number from -2 to 2".to_owned())
 }
 
 /// How tokens are drawn, in words.
@@ -109,6 +129,37 @@ mod tests {
         let all: HashSet<u64> = seeds.flat_map(|seed| (0..50).map(move |line| seed_of_line(seed, line))).collect();
         assert_eq!(all.len(), 202 * 50);
         assert_eq!(seed_of_line(7, 0), 7);
+    }
+
+    #[test]
+    fn penalties_are_numbers_in_their_range() {
+        for (text, number) in [("-2", -2.0), ("0", 0.0), ("0.25", 0.25), ("2", 2.0)] {
+            assert_eq!(penalty(text), Ok(number));
+        }
+        for wrong in ["-2.001", "2.001", "nan", "inf", "-inf", "much", ""] {
+            assert!(penalty(wrong).is_err_and(|why| why.contains("from -2 to 2")), "{wrong}");
+        }
+    }
+
+    /// One is subtracted once, the other for each time.
+    #[test]
+    fn penalties_are_on_what_was_drawn() {
+        let drawn = |presence_penalty, frequency_penalty| {
+            let (temperature, logit_bias) = (Some(0.0), Vec::new());
+            let (top_k, top_p, min_p, repetition_penalty, seed) = (None, None, None, None, 0);
+            #[rustfmt::skip]
+            let arguments = SamplingArgs {
+                temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias, seed,
+            };
+            let mut sampler = arguments.sampler(Sampling::default(), 0).unwrap();
+            [(); 5].map(|()| sampler.draw(&[3.0, 2.0, 0.0]).unwrap())
+        };
+        assert_eq!(drawn(0.0, 0.0), [0; 5]);
+        // 3 and 2 become 1.5 and 0.5, and stay so.
+        assert_eq!(drawn(1.5, 0.0), [0, 1, 0, 0, 0]);
+        // 3 becomes 1.5 and then 0, 2 becomes 0.5 and then -1.
+        assert_eq!(drawn(0.0, 1.5), [0, 1, 0, 1, 0]);
+        assert_eq!(drawn(-2.0, -2.0), [0; 5]);
     }
 
     #[test]

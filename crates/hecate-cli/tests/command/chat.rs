@@ -104,6 +104,19 @@ fn tokens_are_drawn_as_the_model_says_unless_flags_do() {
     assert_ne!(twelve(&penalty, &[]), likeliest);
     assert_eq!(twelve(&penalty, &["--repetition-penalty", "1"]), likeliest);
     assert_eq!(twelve(&own, &["--repetition-penalty", "50", "--temperature", "0"]), twelve(&penalty, &[]));
+    // Of four words that are always drawn, each costs more, or less, the more often it was there.
+    let four = |penalties: &[&str]| {
+        let biased = (11..15).map(|i| format!("--logit-bias={i}=1000"));
+        let biased: Vec<String> = biased.chain(["--temperature=0".to_owned()]).collect();
+        twelve(&own, &[&biased.iter().map(String::as_str).collect::<Vec<_>>(), penalties].concat())
+    };
+    let different = |text: &str| text.split(' ').collect::<std::collections::BTreeSet<_>>().len();
+    let counts = [
+        ["--presence-penalty", "2", "--frequency-penalty", "2"],
+        ["--presence-penalty", "-2", "--frequency-penalty", "-2"],
+    ]
+    .map(|penalties| different(&four(&penalties)));
+    assert!(counts == [4, 1], "{counts:?}");
     // A word with so large a bias is always drawn, and one with a bias of −∞ never.
     assert_eq!(twelve(&own, &["--logit-bias", "11=1000", "--temperature", "9"]), ["w11"; 12].join(" "));
     let first = likeliest.split(' ').next().unwrap();
@@ -191,6 +204,8 @@ fn what_cannot_be_a_conversation_is_refused() {
     // Numbers out of their ranges, by the names of flags.
     refused(&["--min-p", "2"], 1, &["min-p", "at most 1"]);
     refused(&["--repetition-penalty", "0"], 1, &["repetition penalty", "above 0"]);
+    refused(&["--presence-penalty", "-2.5"], 2, &["--presence-penalty", "-2.5", "from -2 to 2"]);
+    refused(&["--frequency-penalty", "nan"], 2, &["--frequency-penalty", "nan", "from -2 to 2"]);
     refused(&["--logit-bias", "37=1"], 1, &["--logit-bias", "37", "under 37"]);
     refused(&["--logit-bias", "much"], 2, &["--logit-bias", "42=-1.5"]);
     // What a template is told has a name, and a value in JSON.
