@@ -80,7 +80,7 @@ fn plans_are_made_over_any_steps() {
         prop_assert!(rate.is_finite());
         let settings = sound("Settings::over", || Settings::over(steps))?;
         prop_assert_eq!(settings.schedule.steps, steps);
-        let identity = Identity { bytes: 1, checksum: String::new() };
+        let identity = Identity { bytes: 1, checksum: String::new(), tokens: None };
         let plan = sound("RunPlan::of", || RunPlan::of(identity, steps))?;
         prop_assert!(plan.evaluate_every > 0 && plan.save_every > 0);
         let room = sound("Footprint::of_elements", || Footprint::of_elements(u128::from(elements), Precision::F32))?;

@@ -54,6 +54,7 @@ impl Job for FinetuneArgs {
         self.check_run(&run)?;
         released::check(&self.model)?;
         let opened = Opened::open(device, &self.model)?;
+        self.check_result(&opened)?;
         let data = Data::load(&self, &opened)?;
         // From here on another process is refused, and the folder is made.
         let lock = run.lock()?;
@@ -88,6 +89,21 @@ impl FinetuneArgs {
             None if self.resume => Ok(run.newest().map(drop)?),
             _ => Ok(()),
         }
+    }
+
+    /// Refuses what could be learned and not be written, before anything is learned.
+    ///
+    /// # Errors
+    /// Of all of a model that came in a GGUF file, and of such a model with its adapter.
+    fn check_result<B: Backend>(&self, opened: &Opened<B>) -> Result<()> {
+        // An adapter has files of its own, whatever the model came in.
+        let is_whole = self.lora().is_none() || self.merge;
+        if is_whole && opened.is_gguf() {
+            let why = "a GGUF file, which is read and not written, so what is learned has no place; name the model's folder \
+                       with safetensors files, or learn an adapter (`--lora RANK` without `--merge`)";
+            return Err(Error::file(&self.model, why));
+        }
+        Ok(())
     }
 
     /// The model as it learns: with an adapter, where one is asked for.
@@ -129,7 +145,8 @@ impl FinetuneArgs {
         // The checkpoint's weights take the place of those that were drawn.
         let mut trainer = Trainer::resume_with(device, run, &model)?;
         // Length and checksum of all files together.
-        if trainer.plan().identity != *data.identity() {
+        let (began, now) = (trainer.plan().identity.clone(), data.identity());
+        if (began.bytes, &began.checksum) != (now.bytes, &now.checksum) {
             let why = "is not what the run learns; give the data that it began with (`--data FILE`)";
             return Err(Error::file(data.name(), why));
         }
@@ -138,6 +155,12 @@ impl FinetuneArgs {
         if (Settings { schedule: own.schedule, ..asked }) != own || asked.schedule.peak != own.schedule.peak {
             let why = "began with another --batch, --tokens, --lr, --precision or --seed; give what it began with";
             return Err(Error::file(run.folder(), why));
+        }
+        // The same lines, and of the same length: a template or a tokenizer makes other tokens of them. Older checkpoints have none.
+        if began.tokens.is_some() && began.tokens != now.tokens {
+            let why = "its lines are other tokens than when the run began: the model's chat template, tokenizer or end tokens were \
+                       changed since; put back what it began with, or begin anew in another folder (`--out DIR`)";
+            return Err(Error::file(data.name(), why));
         }
         // Longer or shorter than it began.
         if self.steps != trainer.settings().schedule.steps {

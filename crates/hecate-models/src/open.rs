@@ -93,6 +93,11 @@ impl<B: Backend> Opened<B> {
         Ok(Self { device: device.clone(), path: path.to_owned(), description, arrays, plan, metadata })
     }
 
+    /// Whether it came in a GGUF file, which is read and not written.
+    pub fn is_gguf(&self) -> bool {
+        self.metadata.is_some()
+    }
+
     /// The family's name, as `config.json` has it.
     pub fn model_type(&self) -> &str {
         &self.description.model_type
@@ -200,7 +205,7 @@ impl<B: Backend> Opened<B> {
     /// [`Error::Io`]; [`Error::Checkpoint`] for a folder with something in it, and for a model that came in a GGUF file;
     /// [`Error::Config`] for a model of other parameters or with matrices that were rounded; the device's own failures.
     pub fn save(&self, model: &LanguageModel<B>, folder: &Path) -> Result<()> {
-        if self.metadata.is_some() {
+        if self.is_gguf() {
             let why = "GGUF files are read and not written; open the model's folder with safetensors files to write it";
             return Err(Error::checkpoint(&self.path, why));
         }

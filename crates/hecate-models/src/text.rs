@@ -265,12 +265,16 @@ pub struct Identity {
     pub bytes: usize,
     /// Checksum of the bytes, in hexadecimal digits.
     pub checksum: String,
+    /// Checksum of the tokens that lines became, and of which of them are learned: a template and a tokenizer decide on both.
+    /// None of a text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<String>,
 }
 
 impl Identity {
     /// Of this text.
     pub fn of(text: &str) -> Self {
-        Self { bytes: text.len(), checksum: checksum(text.as_bytes()) }
+        Self { bytes: text.len(), checksum: checksum(text.as_bytes()), tokens: None }
     }
 
     /// Of a text that may be on the disk.
@@ -280,7 +284,7 @@ impl Identity {
             all.take(block);
             Ok(())
         })?;
-        Ok(Self { bytes: source.len(), checksum: all.digits() })
+        Ok(Self { bytes: source.len(), checksum: all.digits(), tokens: None })
     }
 }
 

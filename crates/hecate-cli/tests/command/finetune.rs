@@ -39,6 +39,24 @@ fn flags_that_make_no_sense_are_refused() {
     workspace.run(&["eval", "--model", &model, "--text", "a", "--data", "b"]).failed(2, &["--text", "--data"]);
 }
 
+/// What could be learned and not be written is refused before anything is learned: a folder is not even made.
+#[test]
+fn all_of_a_gguf_file_is_not_taught() {
+    let workspace = Workspace::new();
+    let file = llama().replace("models/llama", "gguf/llama.gguf");
+    let tune = |more: &[&str]| {
+        let base = ["finetune", "--model", &file, "--data", "text.txt", "--out", "out"];
+        workspace.run(&[&base, more].concat())
+    };
+    // All of the model, and an adapter that is added to it.
+    for whole in [&[][..], &["--lora", "2", "--merge"]] {
+        tune(whole).failed(1, &["llama.gguf", "GGUF", "safetensors", "`--lora RANK` without `--merge`"]);
+    }
+    // An adapter could be: what is missing in this file is another thing.
+    tune(&["--lora", "2"]).failed(1, &["tokenizer"]);
+    assert!(!workspace.path("out").exists());
+}
+
 /// Losses of `eval`, nats a token.
 #[cfg(feature = "tokenizer")]
 fn loss(workspace: &Workspace, flags: &[&str]) -> f64 {
@@ -136,6 +154,33 @@ fn a_model_learns_what_an_assistant_says() {
     let answered = workspace.run_fed(&flags, "w3 w5\n");
     answered.succeeded();
     assert_eq!(answered.stdout.trim(), "w7 w9", "{answered:?}");
+}
+
+/// Lines that a template writes otherwise since a stop are other lines, whatever their file says.
+#[cfg(feature = "tokenizer")]
+#[test]
+fn a_run_goes_on_with_the_template_that_it_began_with() {
+    let workspace = workspace();
+    let messages = serde_json::json!([{ "role": "user", "content": "w3" }, { "role": "assistant", "content": "w7" }]);
+    fs::write(workspace.path("talks.jsonl"), serde_json::json!({ "messages": messages }).to_string()).unwrap();
+    let template = |text: &str| fs::write(workspace.path("model/chat_template.jinja"), text).unwrap();
+    let tune = |more: &str| {
+        let flags = format!("finetune --model model --data talks.jsonl --out out --lora 2 --batch 1 {more}");
+        let tuned = workspace.run(&flags.split(' ').collect::<Vec<_>>());
+        // The result is put aside, so that the run can go on.
+        for file in ["adapter_config.json", "adapter_model.safetensors"] {
+            let _ = fs::remove_file(workspace.path(&format!("out/{file}")));
+        }
+        tuned
+    };
+    template(super::chat::TEMPLATE);
+    tune("--steps 2").succeeded();
+    // As many tokens, of which one is another.
+    template(&super::chat::TEMPLATE.replace("'user': 'w2'", "'user': 'w5'"));
+    tune("--steps 4 --resume").failed(1, &["talks.jsonl", "chat template", "put back", "--out"]);
+    // With its own it goes on.
+    template(super::chat::TEMPLATE);
+    tune("--steps 4 --resume").succeeded();
 }
 
 /// The whole model, of a text.

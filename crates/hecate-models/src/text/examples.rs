@@ -4,7 +4,11 @@ mod conversation;
 mod lines;
 
 use super::{Identity, Text, open};
-use crate::{Packed, Result, Vocabulary, files::unmarked, tokens::fail};
+use crate::{
+    Packed, Result, Vocabulary,
+    files::{Checksum, unmarked},
+    tokens::fail,
+};
 use lines::{Line, Tokens};
 use std::{
     fmt::Debug,
@@ -124,12 +128,18 @@ impl Examples {
         Ok(())
     }
 
-    /// Refuses no example at all.
-    fn checked(self) -> Result<Self> {
-        match self.all.is_empty() {
-            true => Err(fail(&self.name, "no example in it; give a line of JSON for each")),
-            false => Ok(self),
+    /// Refuses no example at all, and notes which tokens lines have become.
+    fn checked(mut self) -> Result<Self> {
+        if self.all.is_empty() {
+            return Err(fail(&self.name, "no example in it; give a line of JSON for each"));
         }
+        let mut all = Checksum::new(self.tokens.len());
+        for (token, learned) in self.tokens.iter().zip(&self.learned) {
+            all.take(&token.to_le_bytes());
+            all.take(&[u8::from(*learned)]);
+        }
+        self.identity.tokens = Some(all.digits());
+        Ok(self)
     }
 
     /// What messages call them.
@@ -137,7 +147,7 @@ impl Examples {
         &self.name
     }
 
-    /// Which files they are of.
+    /// Which files they are of, and which tokens their lines have become.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
