@@ -115,7 +115,7 @@ fn any_draft_will_do() {
     // One whose head has rows that no token needs, as released models have.
     let padded = model(&Config { vocabulary_size: 16, ..configs::mixed() }, 30);
     let sampler = sampler(1.0, 3).among(11);
-    for (i, large) in all.iter().enumerate() {
+    for (i, large) in sample(all.iter().enumerate().collect(), 1) {
         let (expected, _) = alone(large, &sampler);
         for (draft, ahead) in all.iter().chain([&padded]).zip([1, 2, 3, 4, 7, 64]) {
             let mut text = started(large, draft, &sampler, ahead);

@@ -131,12 +131,13 @@ impl Job for GenerateArgs {
     }
 }
 
-/// A text that goes on: more of it is read, and its next token is drawn.
+/// A text that goes on: more of it is read, and its next token is drawn. Whether a draft is ahead of it does not matter to who
+/// writes it.
 trait Continued {
     /// Reads more after what was read and drawn so far.
     fn read_on(&mut self, tokens: &[u32]) -> Result<()>;
 
-    /// The next token.
+    /// The next token. A text has no end of its own.
     fn draw(&mut self) -> hecate::models::Result<u32>;
 }
 
@@ -156,13 +157,14 @@ fn drawn(text: &mut dyn Continued) -> impl Iterator<Item = hecate::models::Resul
     from_fn(|| Some(text.draw()))
 }
 
-/// The text after these tokens.
+/// The text after these tokens, which were read: by the model alone, or by both.
 fn begin<'a, B: Backend>(
     (model, draft): (&'a LanguageModel<B>, Option<&'a Draft<B>>),
     tokens: &[u32],
     sampler: Sampler,
 ) -> Result<Box<dyn Continued + 'a>> {
     Ok(match draft {
+        // A GPU draws several tokens before the host looks at them.
         None => Box::new(generate(model, tokens, sampler)?),
         Some(draft) => {
             let mut text = draft.ahead_of(model, Session::new(model, sampler)?)?;
@@ -179,7 +181,7 @@ fn prepare<B: Backend>((model, draft): (&LanguageModel<B>, Option<&Draft<B>>), t
 }
 
 impl GenerateArgs {
-    /// The model, and its draft where one is asked for.
+    /// The model, and its draft where one is asked for; matrices of both are stored as the flag says.
     fn open<B: Backend>(&self, device: &B) -> Result<(Released<B>, Option<Draft<B>>)> {
         let at = self.model.clone().map_or_else(|| self.run.folder(), Ok)?;
         // Of a run nothing says which tokens end a text.

@@ -25,6 +25,7 @@ impl GenerateArgs {
         let tokens = if there { vocabulary.encode(prompt)? } else { self.encode(vocabulary, prompt)? };
         prepare((model, draft), &tokens)?;
         let mut writer = Writer::new(vocabulary, self.raw, &self.stop);
+        // With a draft or without: what is read, written and kept is the same.
         let mut go_on = |text: &mut dyn Continued| {
             text.read_on(&tokens)?;
             writer.after(&tokens)?;
@@ -43,6 +44,7 @@ impl GenerateArgs {
     }
 }
 
+/// A model, and the text that it goes on with alone.
 impl<B: Backend> Continued for (&LanguageModel<B>, Session<B>) {
     fn read_on(&mut self, tokens: &[u32]) -> Result<()> {
         Ok(self.1.feed(self.0, tokens)?)

@@ -1,4 +1,7 @@
 //! Texts that a smaller model drafts: what is written, saved and said.
+//!
+//! That they are those of the model alone to the bit, for every kind of model, the tests of the library hold. Here it is the command
+//! that is to make nothing else of them.
 
 use super::harness::{Outcome, Workspace};
 #[cfg(feature = "tokenizer")]
@@ -30,6 +33,7 @@ fn told(outcome: &Outcome) -> [usize; 3] {
     [words[0], words[2], words[6]].map(|word| word.parse().unwrap_or_else(|_| panic!("`{word}` in {outcome:?}")))
 }
 
+/// However tokens are drawn, and however far ahead a draft goes.
 #[test]
 fn a_draft_changes_no_text() {
     let workspace = runs();
@@ -42,6 +46,7 @@ fn a_draft_changes_no_text() {
     ];
     for way in ways {
         let flags = [&["--prompt", "3 plus ", "--tokens", "40"], way].concat();
+        // Nothing is told of a draft where there is none.
         let alone = generate(&workspace, &flags);
         assert!(!alone.stderr.contains("drafted"), "{alone:?}");
         for draft in [&["--draft", "small"][..], &["--draft", "small", "--draft-tokens", "1"], &["--draft", "large"]] {
@@ -58,6 +63,7 @@ fn a_draft_changes_no_text() {
     assert_eq!(told(&found), [32, 32, 40]);
 }
 
+/// Whatever was drawn ahead of a line, or of a text in a file, is not in what comes after it.
 #[test]
 fn lines_and_files_go_on_with_a_draft() {
     let workspace = runs();
@@ -81,11 +87,13 @@ fn lines_and_files_go_on_with_a_draft() {
         };
         (drafts.map(text), fs::read(workspace.path(file)).unwrap())
     };
+    // To the bit, so that a file does not know whether there was a draft.
     let with = &["--draft", "small"][..];
     let alone = calls("alone", [&[]; 3]);
     assert!(calls("drafted", [with; 3]) == alone && calls("both", [with, &[], with]) == alone);
 }
 
+/// Each mistake is told by its flag.
 #[test]
 fn drafts_that_do_not_fit_are_refused() {
     let workspace = runs();
@@ -95,6 +103,7 @@ fn drafts_that_do_not_fit_are_refused() {
     refused(&["--draft", "nowhere"], 1, &["nowhere", "no such file or folder", "--draft"]);
     // What is there and is no run.
     refused(&["--draft", "text.txt"], 1, &["text.txt", "no folder", "--draft"]);
+    // How far ahead of what, and how far it can be.
     refused(&["--draft-tokens", "2"], 2, &["--draft"]);
     for count in ["0", "65", "-1"] {
         refused(&["--draft", "small", &format!("--draft-tokens={count}")], 2, &["--draft-tokens", "1..=64"]);
@@ -116,14 +125,16 @@ fn a_released_model_has_a_released_draft() {
         let tokenizer = workspace.path(to).join("tokenizer.json");
         fs::write(&tokenizer, change(fs::read_to_string(&tokenizer).unwrap())).unwrap();
     };
+    // The same words, and two of them under each other's numbers.
     copy("same", |text| text);
     copy("other", |text| text.replace("\"w8\":8", "\"w8\":9").replace("\"w9\":9", "\"w9\":8"));
     let flags = ["generate", "--model", "model", "--prompt", "w3 w5 w7", "--tokens", "20"];
     let (alone, drafted) = (workspace.run(&flags), workspace.run(&[&flags[..], &["--draft", "same"]].concat()));
     [&alone, &drafted].iter().for_each(|found| found.succeeded());
     assert_eq!(drafted.stdout, alone.stdout);
+    // A copy of the model guesses right each time.
     let [accepted, all, _] = told(&drafted);
-    assert_eq!(accepted, all);
+    assert!(accepted == all && all > 0, "{drafted:?}");
     let other = workspace.run(&[&flags[..], &["--draft", "other"]].concat());
     other.failed(1, &["--draft", "other has other tokens than model", "tokenizer"]);
 }
