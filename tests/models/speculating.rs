@@ -70,7 +70,7 @@ fn started<'a>(
 }
 
 fn drawn(text: &mut Speculation<'_, Column>, count: usize) -> Vec<u32> {
-    (0..count).map(|_| text.next().expect("a token")).collect()
+    (0..count).map(|_| text.next_token().expect("a token")).collect()
 }
 
 /// Bits of the scores of the next token once one more was read.
@@ -241,7 +241,7 @@ fn errors_come_where_they_come_alone() {
         let mut text = started(&large, draft, &sampler, ahead);
         assert_eq!(drawn(&mut text, 6), tokens, "{text:?}");
         for _ in 0..2 {
-            assert_eq!(text.next().expect_err("nothing to draw").to_string(), error);
+            assert_eq!(text.next_token().expect_err("nothing to draw").to_string(), error);
         }
         assert!(!ptr::eq(draft, &large) || text.accepted() == text.drafted(), "{text:?}");
     }
@@ -251,8 +251,8 @@ fn errors_come_where_they_come_alone() {
     let norm = norm.expect("the norm before the head");
     norm.value = Tensor::from_f32(&device(), norm.value.shape().clone(), vec![f32::NAN; 8]).expect("an array");
     let mut text = started(&large, &damaged, &sampler, 2);
-    assert_eq!(text.next().expect("a token"), tokens[0]);
-    let told = text.next().expect_err("a damaged draft").to_string();
+    assert_eq!(text.next_token().expect("a token"), tokens[0]);
+    let told = text.next_token().expect_err("a damaged draft").to_string();
     assert!(told.contains("draft") && told.contains("NaN"), "{told}");
 }
 
@@ -291,7 +291,7 @@ fn drafts_that_do_not_fit_are_refused() {
     // Nothing was read, and a token that there is not: errors as without a draft, after which the text goes on.
     let session = Session::new(&large, sampler(1.0, 0)).expect("a session");
     let mut text = Speculation::new(&large, session, &large, 4).expect("a draft");
-    assert!(matches!(text.next(), Err(Error::Config { .. })));
+    assert!(matches!(text.next_token(), Err(Error::Config { .. })));
     text.feed(&prompt()).expect("a text");
     let before = text.session().position();
     assert!(matches!(text.feed(&[1, 11]), Err(Error::Config { .. })));

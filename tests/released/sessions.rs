@@ -61,7 +61,7 @@ pub(crate) fn are_the_same_with_a_draft<B: Backend>(device: &B, models: &[&'stat
             let expected: Vec<u32> = (0..9).map(|_| alone.next(&model).expect(name)).collect();
             for draft in [&model, &small] {
                 let mut text = Speculation::new(&model, session(&model, length), draft, 4).expect(name);
-                let found: Vec<u32> = (0..9).map(|_| text.next().expect(name)).collect();
+                let found: Vec<u32> = (0..9).map(|_| text.next_token().expect(name)).collect();
                 assert_eq!(found, expected, "{name}, {length} tokens");
                 let bits = [&alone, text.session()].map(|session| {
                     let mut session = session.fork();

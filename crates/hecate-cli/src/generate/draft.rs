@@ -143,7 +143,7 @@ impl<B: Backend> Continued for Drafted<'_, B> {
     fn draw(&mut self) -> hecate::models::Result<u32> {
         let (began, before) = (Instant::now(), [self.text.drafted(), self.text.accepted()]);
         // Most tokens are there already; the first of a round waits for all of it.
-        let token = self.text.next()?;
+        let token = self.text.next_token()?;
         // What a round drafted beyond the end of the text counts too: it took its time.
         let Sum { written, drafted, accepted, took } = self.draft.sum.get();
         self.draft.sum.set(Sum {

@@ -39,7 +39,7 @@ const MOST: usize = 64;
 /// alone.feed(&model, &prompt)?;
 /// ahead.feed(&prompt)?;
 /// for _ in 0..20 {
-///     assert_eq!(ahead.next()?, alone.next(&model)?);
+///     assert_eq!(ahead.next_token()?, alone.next(&model)?);
 /// }
 /// println!("{} of {} tokens that were drafted are in the text", ahead.accepted(), ahead.drafted());
 /// # Ok(())
@@ -110,7 +110,7 @@ impl<'a, B: Backend> Speculation<'a, B> {
     ///
     /// # Errors
     /// As [`Session::next`], of either model; the text then stands where it stood.
-    pub fn next(&mut self) -> Result<u32> {
+    pub fn next_token(&mut self) -> Result<u32> {
         if self.ready.is_empty() {
             self.ready = self.round()?;
         }
