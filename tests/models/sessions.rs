@@ -44,6 +44,29 @@ fn bits(session: &Session<Column>) -> Vec<u32> {
     session.scores().expect("scores").iter().map(|score| score.to_bits()).collect()
 }
 
+/// Of a session that goes on alone and of one in company, and of their forks.
+#[test]
+fn the_next_token_is_one_that_is_allowed() {
+    if is_missing() {
+        return;
+    }
+    let model = model(&configs::exact().remove(0).1, 11);
+    let [mut one, mut other] = [session(&model, 3), session(&model, 14)];
+    drawn(&model, &mut one, 1);
+    drawn(&model, &mut other, 1);
+    for token in [5, 0, 7] {
+        let allowed: Vec<bool> = (0..model.vocabulary_size()).map(|other| other == token as usize).collect();
+        one.allow(allowed.clone());
+        other.allow(allowed);
+        let mut fork = one.fork();
+        let found = next_of_all(&model, &mut [&mut one, &mut other]).into_iter().collect::<Result<Vec<_>, _>>();
+        assert_eq!(found.expect("tokens"), [token; 2]);
+        assert_eq!(fork.next(&model).expect("a token"), token);
+    }
+    // What was allowed is no longer asked for.
+    assert!(drawn(&model, &mut one, 40).iter().any(|&token| token != 7));
+}
+
 #[test]
 fn a_session_is_a_text_that_is_continued() {
     if is_missing() {

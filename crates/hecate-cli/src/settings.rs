@@ -163,7 +163,10 @@ impl Given {
     pub(crate) fn save(&self, run: &Run) -> Result<()> {
         let kept = self.0.iter().filter(|(name, _)| !OF_ONE_CALL.contains(&name.as_str()));
         let kept: Map<String, Value> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
-        let text = format!("{:#}\n", Value::Object(kept));
+        let mut kept = Value::Object(kept);
+        // Some builds have objects that keep their order; files are the same in all of them.
+        kept.sort_all_objects();
+        let text = format!("{kept:#}\n");
         Ok(run.write(SETTINGS, text.as_bytes())?)
     }
 }

@@ -89,10 +89,14 @@ pub fn check_rule<R: Oracle, B: Kernel<R>>(backend: &B, rule: R) -> Cell {
 /// Options of a rule that are not as by default, under the names that configurations have: `erase decayed, frozen 4`.
 fn options(rule: AnyRule) -> String {
     // By way of text, which has 32-bit numbers as they were typed.
-    let fields = |rule| -> serde_json::Result<Value> { serde_json::from_str(&serde_json::to_string(&rule)?) };
+    let fields = |rule| -> serde_json::Result<Value> {
+        let mut fields: Value = serde_json::from_str(&serde_json::to_string(&rule)?)?;
+        fields.sort_all_objects();
+        Ok(fields)
+    };
     // What a name alone stands for.
     let default = AnyRule::named(rule.name()).ok().and_then(|rule| fields(rule).ok()).unwrap_or_default();
-    // In the order of names, as JSON's objects have them here.
+    // In the order of names.
     let mut told = Vec::new();
     differences(&default, &fields(rule).unwrap_or_default(), &mut told);
     if told.is_empty() { "as by default".to_owned() } else { told.join(", ") }

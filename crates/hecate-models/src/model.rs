@@ -249,6 +249,9 @@ impl<B: Backend> KeptConfig<B> {
         let (path, wrong) = (Path::new(CONFIG), |why: serde_json::Error| Error::checkpoint(CONFIG, why.to_string()));
         let mut all: Map<String, Value> = serde_json::from_slice(&self.content).map_err(wrong)?;
         all.insert(name.to_owned(), serde_json::to_value(more).map_err(wrong)?);
+        // Some builds have objects that keep their order. The same model has the same content in all of them.
+        let mut all = Value::Object(all);
+        all.sort_all_objects();
         Ok(Arc::new(Self { content: to_json(path, &all)?, value: Arc::clone(&self.value) }))
     }
 

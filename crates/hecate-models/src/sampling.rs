@@ -249,6 +249,19 @@ impl Sampler {
         self.options.tokens
     }
 
+    /// A token as [`Sampler::draw`] draws it, of those alone that are allowed: one entry for each, none where there is no entry.
+    /// Top-k, top-p and min-p are of these.
+    ///
+    /// # Errors
+    /// As [`Sampler::draw`], which finds all logits to be −∞ where no token is allowed.
+    pub fn draw_among(&mut self, logits: &[f32], allowed: &[bool]) -> Result<u32> {
+        let is_allowed = |token: usize| allowed.get(token).is_some_and(|allowed| *allowed);
+        // What is not finite stays: it is told of wherever it stands.
+        let hidden =
+            |(token, x): (usize, &f32)| if !is_allowed(token) && x.is_finite() { f32::NEG_INFINITY } else { *x };
+        self.draw(&logits.iter().enumerate().map(hidden).collect::<Vec<_>>())
+    }
+
     /// Tokens asked for so far.
     pub(crate) fn drawn(&self) -> u64 {
         self.drawn

@@ -236,6 +236,16 @@ impl Vocabulary {
         }
     }
 
+    /// Whether a token stands for text: special ones do not, whose names are none, and neither do numbers without a token.
+    pub fn has_text(&self, token: u32) -> bool {
+        self.check(token).is_ok()
+            && match self {
+                Self::Bytes => true,
+                #[cfg(feature = "tokenizer")]
+                Self::Tokenizer { tokenizer, .. } => stages::Chain::of(tokenizer).has_text(token),
+            }
+    }
+
     /// For text that arrives token by token.
     pub fn decoder(&self) -> Decoder<'_> {
         Decoder::new(self)

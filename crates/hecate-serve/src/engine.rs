@@ -233,6 +233,7 @@ impl<'a, B: Backend> Engine<'a, B> {
             self.texts = reading;
             return;
         }
+        ready.iter_mut().for_each(Text::bind);
         // One pass for all of them where the mixers allow rows at different positions.
         let mut sessions: Vec<_> = ready.iter_mut().map(|text| &mut text.session).collect();
         let drawn = next_of_all(self.writer.model, &mut sessions);
@@ -242,10 +243,10 @@ impl<'a, B: Backend> Engine<'a, B> {
             if text.written == 0 {
                 self.metrics.first_token.add(text.request.age());
             }
-            match token.and_then(|token| text.push(token, &self.writer)) {
+            match token.map_err(Refusal::from).and_then(|token| text.push(token, &self.writer)) {
                 Ok(None) => self.texts.push(text),
                 Ok(Some(reason)) => text.end(reason, &mut self.sessions),
-                Err(error) => text.request.fail(&mut self.sessions, Some(error.into())),
+                Err(refusal) => text.request.fail(&mut self.sessions, Some(refusal)),
             }
         }
         self.texts.extend(reading);

@@ -8,12 +8,13 @@ mod body;
 mod chat;
 mod completions;
 mod drawing;
+mod format;
 mod guard;
 mod likelihoods;
 mod sessions;
 mod writing;
 
-use crate::{Limits, metrics::Metrics, order::Order, refusal::Refusal, template::Template};
+use crate::{Limits, metrics::Metrics, order::Order, refusal::Refusal, schema::Schemas, template::Template};
 use axum::{
     Router,
     extract::{Path, State},
@@ -41,6 +42,7 @@ pub(crate) struct App {
     pub(crate) created: u64,
     pub(crate) vocabulary: Arc<Vocabulary>,
     pub(crate) template: Arc<dyn Template>,
+    pub(crate) schemas: Arc<Schemas>,
     pub(crate) limits: Limits,
     pub(crate) metrics: Arc<Metrics>,
     /// To the thread with the model.

@@ -42,7 +42,7 @@
 //!
 //! * `error`, `limits`: what ends a server, and what requests may take
 //! * `refusal`, `name`, `fields`: what requests get wrong, and how they are read
-//! * `metrics`, `template`: what is counted, and how conversations become prompts
+//! * `metrics`, `template`, `schema`: what is counted, how conversations become prompts, and how answers are kept to schemas
 //! * `order`, `engine`: what the model's thread is asked for, and that thread
 //! * `http`, `server`: addresses, and connections
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -57,10 +57,11 @@ mod metrics;
 mod name;
 mod order;
 mod refusal;
+mod schema;
 mod server;
 mod template;
 
 pub use error::{Error, Result};
 pub use limits::Limits;
 pub use server::{Served, Settings, key_from_environment, serve};
-pub use template::{Message, Plain, Template, Unknown};
+pub use template::{Call, Message, Plain, Template, Unknown};

@@ -1,6 +1,6 @@
 //! What connections and the thread with the model say to each other. Nothing here knows which device that is.
 
-use crate::{name::Name, refusal::Refusal};
+use crate::{name::Name, refusal::Refusal, schema::Bound};
 use hecate_models::sampling::{Likelihood, Sampler};
 use serde_json::Value;
 use std::time::Instant;
@@ -26,6 +26,8 @@ pub(crate) struct Writing {
     pub(crate) samplers: Vec<Sampler>,
     /// Texts at which a continuation ends, none of them empty.
     pub(crate) stops: Vec<String>,
+    /// What keeps each continuation to a schema, before its first token.
+    pub(crate) bound: Option<Bound>,
     /// Most tokens of each continuation.
     pub(crate) tokens: usize,
     /// How many of the likeliest tokens are told beside each that is drawn; none where no likelihood is.

@@ -6,6 +6,7 @@ use crate::{
     error::{Error, Result},
     http::{App, router},
     metrics::Metrics,
+    schema::Schemas,
     template::Template,
 };
 use axum::Router;
@@ -107,6 +108,7 @@ pub fn serve<B: Backend>(served: Served<B>, listener: TcpListener, settings: Set
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         vocabulary: Arc::clone(&vocabulary),
         template,
+        schemas: Arc::new(Schemas::new(Arc::clone(&vocabulary), &ends)),
         metrics,
         orders,
         places: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),

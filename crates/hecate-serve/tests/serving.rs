@@ -2,6 +2,7 @@
 //!
 //! * `texts`: a text is what the library writes, in all the ways to ask for it
 //! * `drawing`: how tokens are drawn, and how likely they were
+//! * `schemas`: answers that are kept to a schema
 //! * `prefixes`: prompts that begin as others did
 //! * `sessions`: a text goes on later, and in another server
 //! * `limits`: what is refused, and what is let go
@@ -15,6 +16,7 @@ mod serving {
     mod limits;
     mod malformed;
     mod prefixes;
+    mod schemas;
     mod sessions;
     mod texts;
 }

@@ -70,6 +70,29 @@ fn only_known_tokens_are_drawn() {
     assert!(matches!(Sampler::new(PLAIN).unwrap().among(0).draw(&LOGITS), Err(Error::Config { .. })));
 }
 
+/// Tokens that are not allowed are as if they had no score, also where limits are put on the others.
+#[test]
+fn only_allowed_tokens_are_drawn() {
+    let (allowed, hidden) = ([true, false, true, true, true], f32::NEG_INFINITY);
+    let left = [LOGITS[0], hidden, LOGITS[2], LOGITS[3], LOGITS[4], hidden];
+    let first = Sampling { temperature: 0.0, ..PLAIN };
+    for sampling in [PLAIN, Sampling { top_k: 2, ..PLAIN }, Sampling { min_p: 0.5, ..PLAIN }, first] {
+        let [mut sampler, mut other] = [(); 2].map(|()| Sampler::new(sampling).unwrap());
+        for _ in 0..50 {
+            assert_eq!(sampler.draw_among(&LOGITS, &allowed).unwrap(), other.draw(&left).unwrap(), "{sampling:?}");
+        }
+    }
+    // It is for one draw.
+    let mut sampler = Sampler::new(first).unwrap();
+    assert_eq!(sampler.draw_among(&LOGITS, &allowed).unwrap(), 3);
+    assert_eq!(sampler.draw(&LOGITS).unwrap(), 1);
+    // What is damaged is told of wherever it stands.
+    let damaged = [&LOGITS[..5], &[f32::NAN]].concat();
+    for (logits, allowed) in [(&LOGITS[..], &[false; 6][..]), (&LOGITS, &[]), (&damaged, &allowed)] {
+        assert!(matches!(sampler.draw_among(logits, allowed), Err(Error::NonFinite { .. })), "{allowed:?}");
+    }
+}
+
 #[test]
 fn the_same_seed_draws_the_same_tokens() {
     let draw = |seed| -> Vec<u32> {

@@ -354,7 +354,8 @@ impl SpeedReport {
     fn end(self) -> Result<ExitCode> {
         if self.json {
             let Self { device, peak, frozen, rows, .. } = self;
-            let all = json!({ "device": device, "peak_flops_per_second": peak, "frozen": frozen, "rows": rows });
+            let mut all = json!({ "device": device, "peak_flops_per_second": peak, "frozen": frozen, "rows": rows });
+            all.sort_all_objects();
             writeln!(stdout(), "{all:#}")?;
         }
         Ok(ExitCode::SUCCESS)

@@ -59,7 +59,9 @@ impl Summary {
     pub(super) fn print(mut self, as_json: bool) -> Result<ExitCode> {
         // Even a sweep that was stopped is printed: what ended counts.
         if as_json {
-            writeln!(stdout(), "{:#}", self.to_json())?;
+            let mut found = self.to_json();
+            found.sort_all_objects();
+            writeln!(stdout(), "{found:#}")?;
         } else {
             self.print_identities()?;
             self.print_accuracies()?;

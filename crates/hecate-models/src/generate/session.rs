@@ -60,6 +60,8 @@ pub struct Session<B: Backend> {
     unread: Option<u32>,
     /// Scores of the next token `[V]`; of a text of which nothing was read none.
     scores: Vec<f32>,
+    /// Tokens of which the next one is drawn, an entry for each `[V]`; none for all.
+    allowed: Option<Vec<bool>>,
     sampler: Sampler,
 }
 
@@ -115,7 +117,7 @@ impl<B: Backend> Session<B> {
 
     /// A text that stands where its cache does.
     fn at(cache: Cache<B>, sampler: Sampler) -> Self {
-        Self { memory: Memory::Own(cache), group: Vec::new(), unread: None, scores: Vec::new(), sampler }
+        Self { memory: Memory::Own(cache), group: Vec::new(), unread: None, scores: Vec::new(), allowed: None, sampler }
     }
 
     /// Reads more of the text, after what was read and drawn so far.
@@ -152,16 +154,19 @@ impl<B: Backend> Session<B> {
         if self.scores.is_empty() {
             return Err(Error::config("session", "a text of no token", "one that `feed` was given a token of"));
         }
-        let token = self.sampler.draw(&self.scores)?;
+        let token = match self.allowed.take() {
+            Some(allowed) => self.sampler.draw_among(&self.scores, &allowed)?,
+            None => self.sampler.draw(&self.scores)?,
+        };
         self.unread = Some(token);
         Ok(token)
     }
 
     /// The same text once more: both go on by themselves. Nothing is copied before one of them does.
     pub fn fork(&self) -> Self {
-        let Self { memory, group, unread, scores, sampler } = self;
+        let Self { memory, group, unread, scores, allowed, sampler } = self;
         let (memory, group, scores, sampler) = (memory.clone(), group.clone(), scores.clone(), sampler.clone());
-        Self { memory, group, unread: *unread, scores, sampler }
+        Self { memory, group, unread: *unread, scores, allowed: allowed.clone(), sampler }
     }
 
     /// Tokens read and drawn so far.
@@ -192,6 +197,11 @@ impl<B: Backend> Session<B> {
     /// ([`Sampler::read`]).
     pub fn set_sampler(&mut self, sampler: Sampler) {
         self.sampler = sampler;
+    }
+
+    /// The next token, and none after it, is drawn of those alone that are allowed ([`Sampler::draw_among`]).
+    pub fn allow(&mut self, allowed: Vec<bool>) {
+        self.allowed = Some(allowed);
     }
 
     /// Writes all that is needed to go on to a safetensors file, which knows the model's configuration and weights. It is there

@@ -191,7 +191,9 @@ pub(super) fn write(folder: &Path, (lora, base): (&Lora, &Path), arrays: Vec<Pef
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let bytes = safetensors::serialize(views, Some(metadata)).map_err(fail)?;
     write_whole(&model, &bytes)?;
-    write_whole(&config, &to_json(&config, &fields(lora, base))?)
+    let mut fields = fields(lora, base);
+    fields.sort_all_objects();
+    write_whole(&config, &to_json(&config, &fields)?)
 }
 
 /// The configuration of an adapter of the model in the folder `base`.

@@ -147,6 +147,11 @@ impl<'a> Chain<'a> {
         self.tokenizer.id_to_token(token).filter(|word| !added.is_special_token(word))
     }
 
+    /// Whether it has one.
+    pub(super) fn has_text(&self, token: u32) -> bool {
+        self.token(token).is_some()
+    }
+
     /// Whether nothing can be settled by this word, which spares trying.
     fn waits(&self, word: &str) -> bool {
         self.stages.iter().any(|stage| match stage.effect {

@@ -214,8 +214,11 @@ fn bytes_of_tokens_are_those_of_the_text() {
         if name.starts_with("byte-level") {
             (0..=255).for_each(|byte| assert_eq!(bytes(&[byte.into()]), [byte], "{name}"));
         }
+        tokens.iter().for_each(|&token| assert!(vocabulary.has_text(token), "{name}: {token}"));
+        assert!(!vocabulary.has_text(vocabulary.size() as u32), "{name}");
         if name == "byte-level BPE with a space before" {
             assert_eq!(bytes(&[266]), b"</s>");
+            assert!(!vocabulary.has_text(266));
         }
         if name == "BPE in words" {
             assert_eq!(bytes(&[1 + 0xc3]), [0xc3]);

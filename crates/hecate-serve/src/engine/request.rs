@@ -61,11 +61,20 @@ pub(super) fn refuse(writing: &Writing, why: Refusal) -> bool {
 
 /// A text for every prompt, each with a copy of `session`. Continuations of a prompt begin when it is read.
 pub(super) fn texts<'a, B: Backend>(writing: Writing, writer: &Writer<'a, B>, session: Session<B>) -> Vec<Text<'a, B>> {
-    let Writing { prompts, samplers, stops, tokens, likeliest, session: name, events, places, arrived } = writing;
+    let Writing { prompts, samplers, stops, bound, tokens, likeliest, session: name, events, places, arrived } =
+        writing;
     let request = Rc::new(Request { events, session: name, arrived, _places: places });
     let texts = prompts.into_iter().enumerate().map(|(i, prompt)| {
         let continuations = (i * samplers.len()..).zip(samplers.iter().cloned()).collect();
-        Text::new(Rc::clone(&request), session.fork(), prompt, continuations, (&stops, tokens, likeliest), writer)
+        Text::new(
+            Rc::clone(&request),
+            session.fork(),
+            prompt,
+            continuations,
+            (&stops, tokens, likeliest),
+            bound.clone(),
+            writer,
+        )
     });
     texts.collect()
 }

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     order::{Event, Reason},
     refusal::Refusal,
+    schema::Bound,
 };
 use hecate_core::Backend;
 use hecate_models::{
@@ -44,6 +45,8 @@ pub(crate) struct Text<'a, B: Backend> {
     decoder: Decoder<'a>,
     stops: Stops,
     likelihoods: Likelihoods,
+    /// What keeps it to a schema.
+    bound: Option<Bound>,
 }
 
 impl<'a, B: Backend> Text<'a, B> {
@@ -54,11 +57,12 @@ impl<'a, B: Backend> Text<'a, B> {
         prompt: Vec<u32>,
         continuations: VecDeque<(usize, Sampler)>,
         (stops, most, likeliest): (&[String], usize, Option<usize>),
+        bound: Option<Bound>,
         writer: &Writer<'a, B>,
     ) -> Self {
         let (decoder, stops) = (writer.vocabulary.decoder(), Stops::new(stops.to_vec()));
         let text = Self::begun(request, session, (0, most), (decoder, stops, Likelihoods::new(likeliest)));
-        Self { prompt, continuations, ..text }
+        Self { prompt, continuations, bound, ..text }
     }
 
     /// A continuation of this number and of at most so many tokens, whose prompt is read and which has none yet.
@@ -82,6 +86,7 @@ impl<'a, B: Backend> Text<'a, B> {
             decoder,
             stops,
             likelihoods,
+            bound: None,
         }
     }
 
@@ -146,20 +151,31 @@ impl<'a, B: Backend> Text<'a, B> {
         sampler.read(&self.prompt);
         session.set_sampler(sampler);
         let writes = (self.decoder.clone(), self.stops.clone(), self.likelihoods.clone());
-        Self::begun(request, session, (index, self.most), writes)
+        Self { bound: self.bound.clone(), ..Self::begun(request, session, (index, self.most), writes) }
+    }
+
+    /// Has the next token be one that its schema allows.
+    pub(super) fn bind(&mut self) {
+        if let Some(allowed) = self.bound.as_ref().and_then(Bound::next) {
+            self.session.allow(allowed.to_vec());
+        }
     }
 
     /// Takes the token that was drawn, and tells what can be shown; why the text ends, if it does.
     ///
     /// # Errors
-    /// [`hecate_models::Error::Config`] for a token outside the vocabulary.
-    pub(super) fn push(&mut self, token: u32, writer: &Writer<'a, B>) -> hecate_models::Result<Option<Reason>> {
+    /// 400 where its schema cannot be kept to any longer; the model's own, for a token outside the vocabulary.
+    pub(super) fn push(&mut self, token: u32, writer: &Writer<'a, B>) -> Result<Option<Reason>, Refusal> {
         self.written += 1;
-        let ends = writer.ends.contains(&token);
+        let mut ends = writer.ends.contains(&token);
         if !ends {
             self.likelihoods.draw(&self.session);
             let text = self.decoder.push(token)?;
             self.show(&text);
+            if let Some(bound) = &mut self.bound {
+                bound.take(token)?;
+                ends = bound.next().is_none();
+            }
         }
         if self.stops.met() {
             return Ok(Some(Reason::Stop));

@@ -32,7 +32,7 @@ pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -
     let text = app.template.render(&messages, &[]).map_err(Refusal::request)?;
     let prompts = encode(&app, vec![text]).await?;
     let (stream, usage) = (manner.stream, manner.usage);
-    Answer::new(&app, Form::Chat, manner.order(&app, prompts)?).respond(stream, usage).await
+    Answer::new(&app, Form::Chat, manner.order(&app, prompts).await?).respond(stream, usage).await
 }
 
 /// How many of the likeliest tokens are told beside each; none where `logprobs` is not true.
@@ -73,7 +73,7 @@ fn message(field: &str, value: &Value) -> Result<Message, Refusal> {
     }
     match object.iter().find(|(name, value)| !["role", "content"].contains(&name.as_str()) && !value.is_null()) {
         Some((name, _)) => Err(Refusal::unsupported(&format!("{field}.{name}"), "leave it out")),
-        None => Ok(Message { role: role.to_owned(), content }),
+        None => Ok(Message { role: role.to_owned(), content, ..Message::default() }),
     }
 }
 
@@ -89,7 +89,7 @@ fn content(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// Takes choices that are made already: no tool, and an answer of text.
+/// Takes a choice that is made already: no tool.
 fn check_choice(fields: &mut Fields) -> Result<(), Refusal> {
     let none = fields.take("tool_choice").is_none_or(|choice| choice == "none" || choice == "auto");
     if !none {
@@ -97,10 +97,5 @@ fn check_choice(fields: &mut Fields) -> Result<(), Refusal> {
     }
     // Without tools there is nothing to call at once.
     fields.forget(&["parallel_tool_calls"]);
-    let kind = fields.object("response_format")?.map(|mut format| format.text("type")).transpose()?;
-    // Anything but text binds what is written.
-    match kind.is_none_or(|kind| kind.as_deref() == Some("text")) {
-        true => Ok(()),
-        false => Err(Refusal::unsupported("response_format", "leave it out")),
-    }
+    Ok(())
 }

@@ -50,7 +50,7 @@ pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -
         Prompts::Tokens(prompts) => (prompts, Vec::new()),
     };
     let (stream, usage) = (manner.stream, manner.usage);
-    let answer = Answer::new(&app, Form::Completion, manner.order(&app, prompts)?);
+    let answer = Answer::new(&app, Form::Completion, manner.order(&app, prompts).await?);
     answer.after(if echo { texts } else { Vec::new() }).respond(stream, usage).await
 }
 

@@ -1,6 +1,10 @@
 //! What completions of prompts and of conversations have in common: how texts are written.
 
-use super::{App, drawing::samplers};
+use super::{
+    App,
+    drawing::samplers,
+    format::{Schema, response_format},
+};
 use crate::{
     fields::{Fields, shown},
     name::Name,
@@ -27,6 +31,8 @@ pub(super) struct Manner {
     /// One for each continuation of a prompt.
     samplers: Vec<Sampler>,
     pub(super) stops: Vec<String>,
+    /// What every text is kept to.
+    schema: Option<Schema>,
     tokens: usize,
     /// How many of the likeliest tokens are told beside each; none where no likelihood is.
     pub(super) likeliest: Option<usize>,
@@ -48,6 +54,7 @@ impl Manner {
         }
         let samplers = samplers(app, fields)?;
         let stops = stops(fields.take("stop"))?;
+        let schema = response_format(fields)?;
         let session = fields.text("session")?.map(|name| Name::parse("session", &name)).transpose()?;
         let tokens = tokens.unwrap_or(app.limits.tokens).min(app.limits.tokens);
         let (stream, usage) = (fields.flag("stream")?, usage(fields)?);
@@ -56,14 +63,14 @@ impl Manner {
         }
         // They say who asks, or how quickly it should be done.
         fields.forget(&["user", "metadata", "safety_identifier", "prompt_cache_key", "service_tier"]);
-        Ok(Self { samplers, stops, tokens, likeliest: None, session, stream, usage })
+        Ok(Self { samplers, stops, schema, tokens, likeliest: None, session, stream, usage })
     }
 
     /// Orders continuations of these prompts; what becomes of them comes by the channel.
     ///
     /// # Errors
-    /// 400 for what the server's limits forbid, 429 where there is no room.
-    pub(super) fn order(self, app: &App, prompts: Vec<Vec<u32>>) -> Result<Ordered, Refusal> {
+    /// 400 for what the server's limits forbid and for a schema that is not understood, 429 where there is no room.
+    pub(super) async fn order(self, app: &App, prompts: Vec<Vec<u32>>) -> Result<Ordered, Refusal> {
         let (texts, places) = (prompts.len() * self.samplers.len(), app.limits.texts);
         if !(1..=places).contains(&texts) {
             let found = format!("{} prompts, and `n` {}", prompts.len(), self.samplers.len());
@@ -77,12 +84,17 @@ impl Manner {
         let permits = u32::try_from(texts).map_err(|_| Refusal::full())?;
         let places = Arc::clone(&app.places).try_acquire_many_owned(permits).map_err(|_| Refusal::full())?;
         let (sender, events) = unbounded_channel();
-        let Self { samplers, stops, tokens, likeliest, session, .. } = self;
         let arrived = Instant::now();
+        let Self { samplers, stops, schema, tokens, likeliest, session, .. } = self;
+        let bound = match schema {
+            Some(Schema { value, field }) => Some(app.schemas.bind(value, &field).await?),
+            None => None,
+        };
         app.order(Order::Write(Writing {
             prompts,
             samplers,
             stops,
+            bound,
             tokens,
             likeliest,
             session,

@@ -6,7 +6,7 @@ use hecate_models::{
     generate::generate,
     sampling::{Sampler, Sampling},
 };
-use hecate_serve::{Plain, Result, Served, Settings, serve};
+use hecate_serve::{Plain, Result, Served, Settings, Template, serve};
 use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -61,15 +61,35 @@ impl Server {
     where
         F: FnOnce() -> LanguageModel<Cpu> + Send + 'static,
     {
+        let served = move || Served {
+            model: model(),
+            vocabulary: Vocabulary::Bytes,
+            ends,
+            id: "tiny".to_owned(),
+            template: Arc::new(Plain),
+        };
+        Self::serving(served, settings)
+    }
+
+    /// Of all that is served, made on the server's own thread.
+    pub(crate) fn serving(served: impl FnOnce() -> Served<Cpu> + Send + 'static, settings: Settings) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), Interrupt::default());
         let asked = stop.clone();
-        let thread = thread::spawn(move || {
-            let (model, template) = (model(), Arc::new(Plain));
-            let served = Served { model, vocabulary: Vocabulary::Bytes, ends, id: "tiny".to_owned(), template };
-            serve(served, listener, settings, &asked)
-        });
+        let thread = thread::spawn(move || serve(served(), listener, settings, &asked));
         Self { address, stop, thread: Some(thread) }
+    }
+
+    /// Of weights of this seed and a tokenizer of [`tokenizer`]; none in a build that reads none.
+    pub(crate) fn of_pieces(seed: u64, pieces: &[&[u8]], template: Arc<dyn Template>) -> Option<Self> {
+        let (file, end) = tokenizer(pieces);
+        let served = move || {
+            let vocabulary = Vocabulary::from_json("tokenizer.json".as_ref(), file.as_bytes()).unwrap();
+            let config = Config { vocabulary_size: vocabulary.size(), ..Config::uniform("delta", 2, 16, 2).unwrap() };
+            let model = LanguageModel::new(&Cpu::new(), &config, seed).unwrap();
+            Served { model, vocabulary, ends: vec![end], id: "tiny".to_owned(), template }
+        };
+        Vocabulary::READS_TOKENIZERS.then(|| Self::serving(served, Settings::default()))
     }
 
     /// Stops it, and waits until it has.
@@ -222,6 +242,33 @@ impl Reply {
             }
         }
     }
+}
+
+/// A tokenizer's file of all bytes, then of these pieces from number 256 on; `</s>`, which has no text, is its last token. Text is
+/// read as bytes alone.
+fn tokenizer(pieces: &[&[u8]]) -> (String, u32) {
+    let is_shown = |byte: &u32| (33..127).contains(byte) || (161..173).contains(byte) || (174..256).contains(byte);
+    let (shown, hidden): (Vec<u32>, Vec<u32>) = (0..256).partition(is_shown);
+    // Bytes that are no letters of their own are written as letters beyond, in their order.
+    let letter = |byte: u8| match hidden.iter().position(|hidden| *hidden == u32::from(byte)) {
+        Some(at) => char::from_u32(256 + at as u32).unwrap(),
+        None => char::from(byte),
+    };
+    let bytes = shown.iter().chain(&hidden).map(|&byte| vec![byte as u8]);
+    let words = bytes.chain(pieces.iter().map(|piece| piece.to_vec()));
+    let vocab: serde_json::Map<_, _> =
+        (0..).zip(words).map(|(token, word)| (word.into_iter().map(letter).collect(), Value::from(token))).collect();
+    let end = vocab.len() as u32;
+    let level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
+    let file = json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
+        "added_tokens": [{"id": end, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true}],
+        "pre_tokenizer": level, "decoder": level,
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab, "merges": []},
+    });
+    (file.to_string(), end)
 }
 
 /// Tokens read, written, and not read again, as answers tell them.

@@ -208,7 +208,7 @@ fn what_would_change_the_answer_is_not_ignored() {
         ("messages", json!([{"role": "a\nb", "content": "hello"}])),
         ("messages", json!([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])),
         ("tool_calls", json!([{"role": "assistant", "content": "", "tool_calls": [1]}])),
-        ("response_format", json!({"type": "json_object"})),
+        ("response_format", json!({"type": "grammar"})),
         ("session", json!("a")),
         ("reasoning_effort", json!("high")),
     ] {

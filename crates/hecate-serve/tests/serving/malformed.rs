@@ -21,12 +21,17 @@ fn requests() -> Vec<(&'static str, Value)> {
     let options = json!({"n": 2, "stop": ["a", "bc"], "top_p": 0.5, "top_k": 3, "temperature": 0.9, "echo": true});
     let chat = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, "stream": true,
         "logprobs": true, "top_logprobs": 2, "logit_bias": {"97": 1.5}, "presence_penalty": 0.5, "min_p": 0.1});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "a", "strict": true, "schema": {
+        "type": "object", "$defs": {"b": {"enum": ["x", 1]}}, "required": ["c"], "additionalProperties": false, "properties": {
+            "c": {"type": "string", "pattern": "^(a|b){2,3}$", "maxLength": 5}, "d": {"$ref": "#/$defs/b"},
+            "e": {"anyOf": [{"type": "integer", "minimum": 3}, {"type": "array", "items": {"type": "null"}, "maxItems": 2}]}}}}});
     vec![
         ("/v1/completions", with(asked("to be", 3, 5), options)),
         ("/v1/completions", json!({"prompt": [[97, 98], [99]], "max_tokens": 2, "session": null})),
         ("/v1/chat/completions", chat),
         ("/v1/sessions", json!({"name": "abc"})),
         ("/v1/completions", with(asked("to be", 3, 5), json!({"session": "abc", "stream": true}))),
+        ("/v1/completions", with(asked("to be", 3, 5), json!({"response_format": format}))),
     ]
 }
 
@@ -74,7 +79,7 @@ fn bodies_that_are_damaged_are_answered_with_a_reason() {
     let (server, mut random) = (server(), Random::new(1));
     let (mut taken, mut refused) = (0, 0);
     for i in 0..3000 {
-        let (path, body) = &requests()[i % 5];
+        let (path, body) = &requests()[i % 6];
         let body = mutated(&mut random, body.to_string().as_bytes());
         let mut stream = TcpStream::connect(server.address).unwrap();
         let head = format!("Content-Type: application/json\r\nContent-Length: {}", body.len());
@@ -94,7 +99,7 @@ fn bodies_that_are_damaged_are_answered_with_a_reason() {
 fn bytes_that_are_no_request_end_nothing() {
     let (server, mut random) = (server(), Random::new(2));
     for i in 0..2000 {
-        let (path, body) = &requests()[i % 5];
+        let (path, body) = &requests()[i % 6];
         let body = body.to_string();
         let head = format!("Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {}", body.len());
         let whole = format!("POST {path} HTTP/1.1\r\n{head}\r\nConnection: close\r\n\r\n{body}");

@@ -197,7 +197,8 @@ impl Report {
         let rows = || self.rows.iter().flatten();
         if self.table.is_none() {
             let rows: Vec<_> = rows().map(Row::to_json).collect();
-            let found = json!({"task": "text", "settings": settings, "stopped": stopped, "rows": rows});
+            let mut found = json!({"task": "text", "settings": settings, "stopped": stopped, "rows": rows});
+            found.sort_all_objects();
             // One value, so that a program can read all of standard output.
             writeln!(stdout(), "{found:#}")?;
         }

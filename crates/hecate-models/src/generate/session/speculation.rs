@@ -248,11 +248,14 @@ impl<B: Backend> Session<B> {
             }
         }
         let read = model.infer_each(&calls, &self.memory.own(model)?)?;
+        // What is allowed is so for the next token alone, which is drawn after the first of these.
+        let mut allowed = self.allowed.clone();
         let text = |(call, (scores, cache)): (Vec<u32>, _)| {
             let unfinished = !call.len().is_multiple_of(model.group());
             let group = call.into_iter().filter(|_| unfinished).map(|token| vec![token]).collect();
             let scores = last_rows(&scores)?.into_iter().next().unwrap_or_default();
-            Ok(Self { memory: Memory::Own(cache), group, unread: None, scores, sampler: self.sampler.clone() })
+            let (allowed, sampler) = (allowed.take(), self.sampler.clone());
+            Ok(Self { memory: Memory::Own(cache), group, unread: None, scores, allowed, sampler })
         };
         calls.into_iter().zip(read).map(text).collect()
     }
