@@ -5,13 +5,16 @@
 
 mod answer;
 mod body;
+mod calls;
 mod chat;
 mod completions;
 mod drawing;
 mod format;
 mod guard;
 mod likelihoods;
+mod messages;
 mod sessions;
+mod tools;
 mod writing;
 
 use crate::{Limits, metrics::Metrics, order::Order, refusal::Refusal, schema::Schemas, template::Template};

@@ -3,6 +3,7 @@
 //! * `texts`: a text is what the library writes, in all the ways to ask for it
 //! * `drawing`: how tokens are drawn, and how likely they were
 //! * `schemas`: answers that are kept to a schema
+//! * `tools`: functions that a model calls
 //! * `prefixes`: prompts that begin as others did
 //! * `sessions`: a text goes on later, and in another server
 //! * `limits`: what is refused, and what is let go
@@ -19,4 +20,5 @@ mod serving {
     mod schemas;
     mod sessions;
     mod texts;
+    mod tools;
 }

@@ -60,6 +60,8 @@ pub(super) fn refuse(writing: &Writing, why: Refusal) -> bool {
 }
 
 /// A text for every prompt, each with a copy of `session`. Continuations of a prompt begin when it is read.
+///
+/// All of them share the request, and so its places. Each is kept to the schema by itself.
 pub(super) fn texts<'a, B: Backend>(writing: Writing, writer: &Writer<'a, B>, session: Session<B>) -> Vec<Text<'a, B>> {
     let Writing { prompts, samplers, stops, bound, tokens, likeliest, session: name, events, places, arrived } =
         writing;

@@ -1,9 +1,17 @@
 //! Texts on their way to a client: all at once, or as they are written.
 
-use super::{App, answered, drawing::random, likelihoods::logprobs, writing::Ordered};
+use super::{
+    App, answered,
+    calls::{Calls, described},
+    drawing::random,
+    likelihoods::logprobs,
+    tools::Tools,
+    writing::Ordered,
+};
 use crate::{
     order::{Event, Reason, Told},
     refusal::Refusal,
+    template::Call,
 };
 use axum::{
     http::StatusCode,
@@ -38,21 +46,25 @@ impl Form {
         }
     }
 
-    /// A whole text, with what is said of its tokens.
-    fn whole(self, index: usize, text: &str, reason: Reason, logprobs: &Value) -> Value {
-        let reason = reason.name();
-        match self {
-            Self::Completion => json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}),
-            Self::Chat => json!({
-                "index": index, "message": {"role": "assistant", "content": text, "refusal": null},
-                "logprobs": logprobs, "finish_reason": reason,
-            }),
+    /// A whole text with the calls in it, and with what is said of its tokens.
+    fn whole(self, index: usize, Whole { text, calls, reason, .. }: &Whole, logprobs: &Value) -> Value {
+        let reason = ended(*reason, calls);
+        if self == Self::Completion {
+            return json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason});
         }
+        let mut message = json!({"role": "assistant", "content": text, "refusal": null});
+        if !calls.is_empty() {
+            message["tool_calls"] = calls.iter().map(described).collect();
+            // Calls are all that it says.
+            if text.is_empty() {
+                message["content"] = Value::Null;
+            }
+        }
+        json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason})
     }
 
-    /// A part of a text with what is said of its tokens, or the text's end.
-    fn part(self, index: usize, text: Option<&str>, reason: Option<Reason>, logprobs: &Value) -> Value {
-        let reason = reason.map(Reason::name);
+    /// A part of a text with what is said of its tokens, or in a word why the text ends.
+    fn part(self, index: usize, text: Option<&str>, reason: Option<&str>, logprobs: &Value) -> Value {
         let (name, said) = match (self, text) {
             (Self::Completion, text) => ("text", text.unwrap_or_default().into()),
             (Self::Chat, Some(text)) => ("delta", json!({"content": text})),
@@ -60,6 +72,25 @@ impl Form {
         };
         json!({"index": index, name: said, "logprobs": logprobs, "finish_reason": reason})
     }
+}
+
+/// Why a text ended, in a word that clients know.
+///
+/// A text that was cut short may lack calls, so it does not count as one that calls tools.
+fn ended(reason: Reason, calls: &[Call]) -> &'static str {
+    match reason {
+        Reason::Stop if !calls.is_empty() => "tool_calls",
+        reason => reason.name(),
+    }
+}
+
+/// All that became of a text.
+#[derive(Clone, Debug)]
+struct Whole {
+    text: String,
+    calls: Vec<Call>,
+    reason: Reason,
+    tokens: Vec<Told>,
 }
 
 /// What is said of the texts that were ordered.
@@ -75,6 +106,8 @@ pub(super) struct Answer {
     ordered: Ordered,
     /// What stands before each text.
     before: Vec<String>,
+    /// Calls of tools in each text; none where it has none.
+    calls: Vec<Calls>,
     /// Texts that are done, tokens of them, and tokens of their prompts that were not read again.
     done: usize,
     written: usize,
@@ -88,8 +121,9 @@ impl Answer {
     pub(super) fn new(app: &App, form: Form, ordered: Ordered) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let (id, model) = (format!("{}-{:016x}", form.names()[0], random()), app.id.clone());
-        let (vocabulary, before, ready) = (Arc::clone(&app.vocabulary), Vec::new(), VecDeque::new());
-        Self { form, id, created, model, vocabulary, ordered, before, done: 0, written: 0, cached: 0, ready }
+        let (vocabulary, before, calls) = (Arc::clone(&app.vocabulary), Vec::new(), Vec::new());
+        let (done, written, cached, ready) = (0, 0, 0, VecDeque::new());
+        Self { form, id, created, model, vocabulary, ordered, before, calls, done, written, cached, ready }
     }
 
     /// The same, with a text before the continuations of each prompt; none at all for none.
@@ -97,6 +131,27 @@ impl Answer {
         let each = self.ordered.texts / prompts.len().max(1);
         self.before = prompts.into_iter().flat_map(|prompt| std::iter::repeat_n(prompt, each)).collect();
         self
+    }
+
+    /// The same, with calls of these tools looked for in each text.
+    pub(super) fn calling(mut self, tools: Option<Tools>) -> Self {
+        self.calls = tools.map_or_else(Vec::new, |tools| vec![Calls::new(tools); self.ordered.texts]);
+        self
+    }
+
+    /// What of a text can be shown, now that it goes on with this.
+    ///
+    /// A text that can have no calls is shown as it comes.
+    fn shown(&mut self, index: usize, text: String) -> String {
+        match self.calls.get_mut(index) {
+            Some(calls) => calls.push(&text),
+            None => text,
+        }
+    }
+
+    /// What else of a text is shown at its end, and the calls in it.
+    fn finished(&mut self, index: usize) -> (String, Vec<Call>) {
+        self.calls.get_mut(index).map(Calls::finish).unwrap_or_default()
     }
 
     /// Tells all texts together, or each token at once.
@@ -118,28 +173,26 @@ impl Answer {
 
     /// All texts in one answer. A text that fails later than others were done fails them all.
     async fn whole(mut self) -> Result<Response, Refusal> {
-        let mut texts = vec![String::new(); self.ordered.texts];
-        self.before.iter().zip(&mut texts).for_each(|(before, text)| text.push_str(before));
-        let mut reasons = vec![Reason::Length; self.ordered.texts];
-        let mut told: Vec<Vec<Told>> = vec![Vec::new(); self.ordered.texts];
+        let none = Whole { text: String::new(), calls: Vec::new(), reason: Reason::Length, tokens: Vec::new() };
+        let mut texts = vec![none; self.ordered.texts];
+        self.before.iter().zip(&mut texts).for_each(|(before, whole)| whole.text.push_str(before));
         while self.done < self.ordered.texts {
             match self.event().await? {
                 Event::Text { index, text, tokens } => {
-                    texts[index].push_str(&text);
-                    told[index].extend(tokens);
+                    texts[index].text += &self.shown(index, text);
+                    texts[index].tokens.extend(tokens);
                 }
                 Event::Ended { index, reason, tokens, cached } => {
-                    reasons[index] = reason;
+                    let (rest, calls) = self.finished(index);
+                    texts[index].text += &rest;
+                    (texts[index].calls, texts[index].reason) = (calls, reason);
                     self.count(tokens, cached);
                 }
                 Event::Failed(refusal) => return Err(refusal),
             }
         }
-        let choices = texts.iter().zip(reasons).zip(told).enumerate();
-        let choice = |(i, ((text, reason), told)): (usize, ((&String, Reason), Vec<Told>))| {
-            Ok(self.form.whole(i, text, reason, &self.logprobs(&told)?))
-        };
-        let choices = choices.map(choice).collect::<Result<Vec<_>, Refusal>>()?;
+        let choice = |(i, whole): (usize, &Whole)| Ok(self.form.whole(i, whole, &self.logprobs(&whole.tokens)?));
+        let choices = texts.iter().enumerate().map(choice).collect::<Result<Vec<_>, Refusal>>()?;
         let mut value = self.value(self.form.names()[1], choices);
         value["usage"] = self.usage();
         Ok(answered(StatusCode::OK, &value))
@@ -178,11 +231,17 @@ impl Answer {
     fn happened(&mut self, event: Result<Event, Refusal>, usage: bool) {
         match event {
             Ok(Event::Text { index, text, tokens }) => match self.logprobs(&tokens) {
-                Ok(logprobs) => self.tell(self.form.part(index, Some(&text), None, &logprobs)),
+                Ok(logprobs) => {
+                    let shown = self.shown(index, text);
+                    // What may be a part of a call is held.
+                    if !shown.is_empty() || !tokens.is_empty() {
+                        self.tell(self.form.part(index, Some(&shown), None, &logprobs));
+                    }
+                }
                 Err(refusal) => self.fail(&refusal),
             },
             Ok(Event::Ended { index, reason, tokens, cached }) => {
-                self.tell(self.form.part(index, None, Some(reason), &Value::Null));
+                self.end(index, reason);
                 self.count(tokens, cached);
                 if self.done == self.ordered.texts {
                     self.finish(usage);
@@ -190,6 +249,26 @@ impl Answer {
             }
             Ok(Event::Failed(refusal)) | Err(refusal) => self.fail(&refusal),
         }
+    }
+
+    /// The end of a text in a stream: what was held of it, calls in it, and why it ends.
+    ///
+    /// Clients put a call's arguments together of parts. Here each comes as one.
+    fn end(&mut self, index: usize, reason: Reason) {
+        let (rest, calls) = self.finished(index);
+        if !rest.is_empty() {
+            self.tell(self.form.part(index, Some(&rest), None, &Value::Null));
+        }
+        if !calls.is_empty() {
+            let part = |(i, call): (usize, &Call)| {
+                let mut part = described(call);
+                part["index"] = i.into();
+                part
+            };
+            let all: Vec<_> = calls.iter().enumerate().map(part).collect();
+            self.tell(json!({"index": index, "delta": {"tool_calls": all}, "logprobs": null, "finish_reason": null}));
+        }
+        self.tell(self.form.part(index, None, Some(ended(reason, &calls)), &Value::Null));
     }
 
     /// The end of a stream that cannot go on.

@@ -31,6 +31,8 @@ enum Prompts {
 }
 
 /// Continues prompts.
+///
+/// Whatever a prompt is, what runs has tokens; an echo repeats the text that was sent.
 pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
     let mut fields = body::fields(&app, request).await?;
     let prompts = prompts(fields.take("prompt"))?;

@@ -4,12 +4,14 @@ use super::{
     App,
     drawing::samplers,
     format::{Schema, response_format},
+    tools::{Choice, Tools},
 };
 use crate::{
     fields::{Fields, shown},
     name::Name,
     order::{Event, Order, Writing},
     refusal::Refusal,
+    template::{Message, Template},
 };
 use hecate_models::{Result as Found, sampling::Sampler};
 use serde_json::Value;
@@ -30,7 +32,7 @@ const ANSWER: &str = "leave it out";
 pub(super) struct Manner {
     /// One for each continuation of a prompt.
     samplers: Vec<Sampler>,
-    pub(super) stops: Vec<String>,
+    stops: Vec<String>,
     /// What every text is kept to.
     schema: Option<Schema>,
     tokens: usize,
@@ -64,6 +66,28 @@ impl Manner {
         // They say who asks, or how quickly it should be done.
         fields.forget(&["user", "metadata", "safety_identifier", "prompt_cache_key", "service_tier"]);
         Ok(Self { samplers, stops, schema, tokens, likeliest: None, session, stream, usage })
+    }
+
+    /// The text that a model continues with its answer to a conversation, or with a call of one of the tools.
+    ///
+    /// An answer that has to be a call is kept to a schema of calls.
+    ///
+    /// # Errors
+    /// 400 for a conversation or tools that the model's template does not know, and for tools beside another schema.
+    pub(super) fn prompt(
+        &mut self,
+        template: &dyn Template,
+        messages: &[Message],
+        tools: Option<&Tools>,
+    ) -> Result<String, Refusal> {
+        self.stops.extend(template.stops());
+        let Some(tools) = tools else { return template.render(messages, &[]).map_err(Refusal::request) };
+        if let Some(Schema { field, .. }) = &self.schema {
+            let expected = "one of the two; leave the other out, or say `tool_choice` `none`";
+            return Err(Refusal::field(field, "beside `tools`", expected));
+        }
+        self.schema = (tools.choice == Choice::Required).then(|| tools.schema());
+        tools.prompt(template, messages)
     }
 
     /// Orders continuations of these prompts; what becomes of them comes by the channel.

@@ -1,4 +1,6 @@
 //! Requests that nobody should send.
+//!
+//! Damage is drawn with a seed, so what fails once fails again.
 
 use super::harness::{Reply, Server, asked, with};
 use hecate_models::Random;
@@ -17,6 +19,8 @@ fn server() -> Server {
 }
 
 /// Requests that are understood.
+///
+/// Together they have every field that is read, so that damage reaches each of them.
 fn requests() -> Vec<(&'static str, Value)> {
     let options = json!({"n": 2, "stop": ["a", "bc"], "top_p": 0.5, "top_k": 3, "temperature": 0.9, "echo": true});
     let chat = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, "stream": true,
@@ -25,10 +29,18 @@ fn requests() -> Vec<(&'static str, Value)> {
         "type": "object", "$defs": {"b": {"enum": ["x", 1]}}, "required": ["c"], "additionalProperties": false, "properties": {
             "c": {"type": "string", "pattern": "^(a|b){2,3}$", "maxLength": 5}, "d": {"$ref": "#/$defs/b"},
             "e": {"anyOf": [{"type": "integer", "minimum": 3}, {"type": "array", "items": {"type": "null"}, "maxItems": 2}]}}}}});
+    let call = json!({"id": "1", "type": "function", "function": {"name": "a", "arguments": "{\"b\": 1}"}});
+    let tools = json!({
+        "messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": null, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "2"}]}],
+        "tools": [{"type": "function", "function": {"name": "a", "description": "c", "strict": true, "parameters": {
+            "type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"], "additionalProperties": false}}}],
+        "tool_choice": {"type": "function", "function": {"name": "a"}}, "parallel_tool_calls": false, "max_tokens": 4});
     vec![
         ("/v1/completions", with(asked("to be", 3, 5), options)),
         ("/v1/completions", json!({"prompt": [[97, 98], [99]], "max_tokens": 2, "session": null})),
         ("/v1/chat/completions", chat),
+        ("/v1/chat/completions", tools),
         ("/v1/sessions", json!({"name": "abc"})),
         ("/v1/completions", with(asked("to be", 3, 5), json!({"session": "abc", "stream": true}))),
         ("/v1/completions", with(asked("to be", 3, 5), json!({"response_format": format}))),
@@ -79,7 +91,7 @@ fn bodies_that_are_damaged_are_answered_with_a_reason() {
     let (server, mut random) = (server(), Random::new(1));
     let (mut taken, mut refused) = (0, 0);
     for i in 0..3000 {
-        let (path, body) = &requests()[i % 6];
+        let (path, body) = &requests()[i % requests().len()];
         let body = mutated(&mut random, body.to_string().as_bytes());
         let mut stream = TcpStream::connect(server.address).unwrap();
         let head = format!("Content-Type: application/json\r\nContent-Length: {}", body.len());
@@ -99,7 +111,7 @@ fn bodies_that_are_damaged_are_answered_with_a_reason() {
 fn bytes_that_are_no_request_end_nothing() {
     let (server, mut random) = (server(), Random::new(2));
     for i in 0..2000 {
-        let (path, body) = &requests()[i % 6];
+        let (path, body) = &requests()[i % requests().len()];
         let body = body.to_string();
         let head = format!("Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {}", body.len());
         let whole = format!("POST {path} HTTP/1.1\r\n{head}\r\nConnection: close\r\n\r\n{body}");

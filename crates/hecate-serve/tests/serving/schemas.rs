@@ -62,6 +62,7 @@ fn schemas() -> Vec<(Value, Check)> {
 }
 
 /// A request's field that asks for this schema.
+/// Names and `strict` are as the official client sends them.
 fn format(schema: &Value) -> Value {
     json!({"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "strict": true, "schema": schema}}})
 }
@@ -220,6 +221,8 @@ fn an_end_token_comes_where_the_answer_is_complete_alone() {
 }
 
 /// What is not understood is told with the place where it is; what is too large is told before it takes time.
+///
+/// Each schema is beside the parts of a message that name the place and the reason.
 #[test]
 fn schemas_that_cannot_be_kept_to_are_refused_with_the_place() {
     let server = Server::start(Settings::default());

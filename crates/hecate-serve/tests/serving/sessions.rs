@@ -105,6 +105,7 @@ fn sessions_without_room_in_memory_go_to_the_disk_and_come_back() {
             assert_eq!(&server.complete(&go_on(name, prompt, tokens)), text, "{name} {round}");
         }
     }
+    // Two have room, whichever were used last.
     server.wait_for("hecate_sessions_in_memory", 2.0);
     assert_eq!(server.metric("hecate_sessions_on_disk"), 3.0);
     // A fork of one on the disk.
@@ -120,6 +121,7 @@ fn without_a_folder_there_is_an_end() {
     assert!(server.post("/v1/sessions", &json!({"name": "c"})).refused(507).contains("--sessions"));
     assert!(server.post("/v1/sessions/a/fork", &json!({"name": "c"})).refused(507).contains("--sessions"));
     assert!(server.post("/v1/sessions/a/save", &json!({})).refused(400).contains("--sessions"));
+    // One that is forgotten makes room.
     server.delete("/v1/sessions/a").succeeded();
     create(&server, "c");
 }
