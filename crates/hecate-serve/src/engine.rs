@@ -42,6 +42,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// What texts are written with.
 #[derive(Debug)]
 pub(crate) struct Writer<'a, B: Backend> {
+    /// What draws, and what its tokens mean.
     pub(crate) model: &'a LanguageModel<B>,
     pub(crate) vocabulary: &'a Vocabulary,
     /// Tokens that end a text.

@@ -32,6 +32,11 @@ impl Fields {
         self.0.remove(name).filter(|value| !value.is_null())
     }
 
+    /// What a field has, which is still to be taken.
+    pub(crate) fn look(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
+    }
+
     /// A text.
     /// # Errors
     /// 400 for another kind of value.

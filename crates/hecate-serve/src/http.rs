@@ -13,6 +13,7 @@ mod format;
 mod guard;
 mod likelihoods;
 mod messages;
+mod responses;
 mod sessions;
 mod tools;
 mod writing;
@@ -90,6 +91,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{id}", get(model))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::completions))
+        .route("/v1/responses", post(responses::responses))
         .route("/v1/sessions", get(sessions::list).post(sessions::create))
         .route("/v1/sessions/{name}", get(sessions::show).delete(sessions::delete))
         .route("/v1/sessions/{name}/fork", post(sessions::fork))

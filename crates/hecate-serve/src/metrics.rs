@@ -42,6 +42,7 @@ const CLASSES: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 
 pub(crate) struct Times {
     /// Of each class, and last of those above all.
     classes: [Count; CLASSES.len() + 1],
+    /// Their sum.
     microseconds: Count,
 }
 
@@ -57,6 +58,7 @@ impl Times {
     /// Lines of a histogram, whose classes include all lower ones.
     fn write(&self, out: &mut String, name: &str, help: &str) {
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
+        // Each line counts all times up to its end.
         let mut sum = 0;
         let ends = CLASSES.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
         for (count, end) in self.classes.iter().zip(ends) {
@@ -110,6 +112,7 @@ impl Metrics {
         for ((path, status), count) in answered {
             let _ = writeln!(out, "hecate_requests_total{{path=\"{path}\",status=\"{status}\"}} {count}");
         }
+        // Counters only grow; gauges are of this moment.
         for (name, kind, help, count) in [
             ("hecate_tokens_read_total", "counter", "Tokens of prompts read.", &self.read),
             ("hecate_tokens_written_total", "counter", "Tokens written.", &self.written),

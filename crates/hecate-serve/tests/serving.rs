@@ -4,6 +4,7 @@
 //! * `drawing`: how tokens are drawn, and how likely they were
 //! * `schemas`: answers that are kept to a schema
 //! * `tools`: functions that a model calls
+//! * `responses`: conversations in OpenAI's newer form
 //! * `prefixes`: prompts that begin as others did
 //! * `sessions`: a text goes on later, and in another server
 //! * `limits`: what is refused, and what is let go
@@ -17,6 +18,7 @@ mod serving {
     mod limits;
     mod malformed;
     mod prefixes;
+    mod responses;
     mod schemas;
     mod sessions;
     mod texts;

@@ -6,6 +6,7 @@ use super::{
     App,
     answer::{Answer, Form},
     body,
+    format::Shape,
     messages::messages,
     tools::tools,
     writing::{Manner, encode, tokens},
@@ -22,7 +23,7 @@ use std::sync::Arc;
 /// All fields are read before any work is done for one of them.
 pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
     let mut fields = body::fields(&app, request).await?;
-    let (messages, tools) = (messages(&mut fields)?, tools(&mut fields)?);
+    let (messages, tools) = (messages(&mut fields)?, tools(&mut fields, Shape::Nested)?);
     fields.without("session", "send all messages, or continue a session by /v1/completions")?;
     let most = tokens(&app, &mut fields, &["max_tokens", "max_completion_tokens"])?;
     let mut manner = Manner::take(&app, &mut fields, most)?;

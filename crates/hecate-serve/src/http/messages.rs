@@ -37,15 +37,22 @@ fn message(field: &str, value: &Value) -> Result<Message, Refusal> {
     let said = found("content").map_or_else(|| (!calls.is_empty()).then(String::new), |said| content(said, &["text"]));
     let content = said.ok_or_else(|| refuse(value, "a `role`, and a `content` of text"))?;
     check_role(field, role, value)?;
-    let is_known = |name: &str| match name {
-        "role" | "content" => true,
-        "tool_calls" => role == "assistant",
-        "tool_call_id" => call_id.is_some(),
-        _ => false,
+    // What is in a message of another role would be lost.
+    let own: &[&str] = match role {
+        "assistant" => &["role", "content", "tool_calls"],
+        "tool" if call_id.is_some() => &["role", "content", "tool_call_id"],
+        _ => &["role", "content"],
     };
-    match object.iter().find(|(name, value)| !is_known(name) && !value.is_null()) {
+    only(field, value, own)?;
+    Ok(Message { role: role.to_owned(), content, calls, call_id })
+}
+
+/// Refuses whatever an object has beside these.
+pub(super) fn only(field: &str, value: &Value, names: &[&str]) -> Result<(), Refusal> {
+    let is_other = |(name, value): &(&String, &Value)| !names.contains(&name.as_str()) && !value.is_null();
+    match value.as_object().into_iter().flatten().find(is_other) {
         Some((name, _)) => Err(Refusal::unsupported(&format!("{field}.{name}"), "leave it out")),
-        None => Ok(Message { role: role.to_owned(), content, calls, call_id }),
+        None => Ok(()),
     }
 }
 

@@ -3,7 +3,7 @@
 //! A template tells the model of them, and it writes a call or not. Where a call is asked for, the answer is kept to a schema of
 //! calls instead: that needs neither a template that knows tools nor a model that was taught them.
 
-use super::format::Schema;
+use super::format::{Schema, Shape};
 use crate::{
     fields::{Fields, shown},
     refusal::Refusal,
@@ -44,14 +44,14 @@ pub(super) struct Tools {
 ///
 /// # Errors
 /// 400 for what describes no function, and for a choice that is not known.
-pub(super) fn tools(fields: &mut Fields) -> Result<Option<Tools>, Refusal> {
-    let all = fields.list("tools")?.unwrap_or_default();
+pub(super) fn tools(fields: &mut Fields, shape: Shape) -> Result<Option<Tools>, Refusal> {
+    let mut all = fields.list("tools")?.unwrap_or_default();
     // Who allows one call at a time gets one where it is required, and asks the model otherwise.
     fields.flag("parallel_tool_calls")?;
     if all.len() > TOOLS {
         return Err(Refusal::field("tools", format!("{} tools", all.len()), format!("up to {TOOLS}")));
     }
-    let functions = all.iter().enumerate().map(|(i, tool)| function(&format!("tools[{i}]"), tool));
+    let functions = all.iter().enumerate().map(|(i, tool)| function(&format!("tools[{i}]"), tool, shape));
     let mut functions = functions.collect::<Result<Vec<_>, _>>()?;
     for (i, (name, _)) in functions.iter().enumerate() {
         if functions[..i].iter().any(|(other, _)| other == name) {
@@ -63,7 +63,7 @@ pub(super) fn tools(fields: &mut Fields) -> Result<Option<Tools>, Refusal> {
         Some(Value::String(choice)) if choice == "auto" => Choice::Auto,
         Some(Value::String(choice)) if choice == "none" => return Ok(None),
         Some(choice) => {
-            let known = chosen(&choice, &functions);
+            let known = chosen(&choice, &functions, shape);
             functions = known.ok_or_else(|| {
                 let expected = "`none`, `auto`, `required`, or the name of one of `tools`";
                 Refusal::field("tool_choice", shown(&choice), expected)
@@ -71,40 +71,57 @@ pub(super) fn tools(fields: &mut Fields) -> Result<Option<Tools>, Refusal> {
             Choice::Required
         }
     };
+    // Templates know one form.
+    if shape == Shape::Flat {
+        all.iter_mut().for_each(nest);
+    }
     Ok(if functions.is_empty() { None } else { Some(Tools { all, functions, choice }) })
 }
 
 /// The functions of which one has to be called: all, or the one that is named.
-fn chosen(choice: &Value, functions: &[(String, Value)]) -> Option<Vec<(String, Value)>> {
+fn chosen(choice: &Value, functions: &[(String, Value)], shape: Shape) -> Option<Vec<(String, Value)>> {
     if choice == "required" {
         return Some(functions.to_vec()).filter(|functions| !functions.is_empty());
     }
-    let name = choice.get("function").filter(|_| choice["type"] == "function")?.get("name")?;
+    let described = if shape == Shape::Flat { Some(choice) } else { choice.get("function") };
+    let name = described.filter(|_| choice["type"] == "function")?.get("name")?;
     functions.iter().find(|(other, _)| name == other).map(|found| vec![found.clone()])
 }
 
+/// Has a tool its function in an object of its own, as templates are told it.
+fn nest(tool: &mut Value) {
+    let fields = tool.as_object().into_iter().flatten().filter(|(name, _)| *name != "type");
+    let function: Map<_, _> = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
+    *tool = json!({"type": "function", "function": function});
+}
+
 /// The name of a function, and a schema of its arguments, which are an object.
-fn function(field: &str, tool: &Value) -> Result<(String, Value), Refusal> {
+fn function(whole: &str, tool: &Value, shape: Shape) -> Result<(String, Value), Refusal> {
     let refuse = |field: &str, found: &Value, expected: &str| Err(Refusal::field(field, shown(found), expected));
-    let described = &tool["function"];
+    let (described, field, expected) = match shape {
+        Shape::Nested => {
+            (&tool["function"], format!("{whole}.function"), "`{\"type\": \"function\", \"function\": {…}}`")
+        }
+        Shape::Flat => (tool, whole.to_owned(), "`{\"type\": \"function\", \"name\": …, \"parameters\": {…}}`"),
+    };
     if tool["type"] != "function" || !described.is_object() {
-        return refuse(field, tool, "`{\"type\": \"function\", \"function\": {…}}`");
+        return refuse(whole, tool, expected);
     }
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     let is_name = |name: &&str| (1..=NAME).contains(&name.len()) && name.bytes().all(is_letter);
     let Some(name) = described["name"].as_str().filter(is_name) else {
         let expected = format!("1 to {NAME} letters of `a-z`, `A-Z`, `0-9`, `_` and `-`");
-        return refuse(&format!("{field}.function.name"), &described["name"], &expected);
+        return refuse(&format!("{field}.name"), &described["name"], &expected);
     };
     let mut parameters = match &described["parameters"] {
         // A function without arguments.
         Value::Null => Map::from_iter([("additionalProperties".to_owned(), false.into())]),
         Value::Object(parameters) => parameters.clone(),
-        other => return refuse(&format!("{field}.function.parameters"), other, "a JSON schema: an object"),
+        other => return refuse(&format!("{field}.parameters"), other, "a JSON schema: an object"),
     };
     let kind = parameters.entry("type").or_insert_with(|| "object".into());
     if kind != "object" {
-        return refuse(&format!("{field}.function.parameters.type"), kind, "`object`");
+        return refuse(&format!("{field}.parameters.type"), kind, "`object`");
     }
     Ok((name.to_owned(), Value::Object(parameters)))
 }

@@ -34,7 +34,7 @@ pub(super) struct Manner {
     samplers: Vec<Sampler>,
     stops: Vec<String>,
     /// What every text is kept to.
-    schema: Option<Schema>,
+    pub(super) schema: Option<Schema>,
     tokens: usize,
     /// How many of the likeliest tokens are told beside each; none where no likelihood is.
     pub(super) likeliest: Option<usize>,

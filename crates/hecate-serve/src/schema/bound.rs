@@ -15,7 +15,8 @@ use std::{fmt, sync::Arc};
 /// A clone goes on by itself.
 #[derive(Clone)]
 pub(crate) struct Bound {
-    matcher: Matcher,
+    // More than a kilobyte, which an order is moved with.
+    matcher: Box<Matcher>,
     /// Tokens that end a text.
     ends: Arc<[u32]>,
     /// Whether each token of the vocabulary may come next `[V]`; none once the answer is complete and nothing may.
@@ -34,7 +35,7 @@ impl Bound {
     /// # Errors
     /// As [`Bound::take`].
     pub(super) fn new(matcher: Matcher, ends: Arc<[u32]>) -> Result<Self, Refusal> {
-        let mut bound = Self { matcher, ends, next: None };
+        let mut bound = Self { matcher: Box::new(matcher), ends, next: None };
         bound.look()?;
         Ok(bound)
     }

@@ -123,6 +123,7 @@ fn whoever_has_not_the_key_gets_nothing() {
 fn pages_of_other_sites_get_nothing() {
     let server = Server::start(Settings::default());
     let asks = |headers: &str| server.open("GET", "/v1/models", headers, "").status;
+    // Browsers leave out no port but the usual one.
     let port = server.address.port();
     for host in [format!("127.0.0.1:{port}"), "localhost".to_owned(), format!("[::1]:{port}")] {
         assert_eq!(asks(&format!("Host: {host}\r\n")), 200, "{host}");
@@ -143,6 +144,7 @@ fn pages_of_other_sites_get_nothing() {
 #[test]
 fn bodies_and_prompts_have_an_end() {
     let server = limited(Limits { body: 500, prompt: 50, tokens: 20, ..Limits::default() });
+    // The body is looked at before the prompt that is in it.
     assert!(server.post("/v1/completions", &asked(&"x".repeat(500), 1, 0)).refused(413).contains("500 bytes"));
     assert!(server.post("/v1/completions", &asked(&"x".repeat(51), 1, 0)).refused(400).contains("51 tokens"));
     assert!(server.post("/v1/completions", &asked("x", 21, 0)).refused(400).contains("`max_tokens` is 21"));
@@ -219,6 +221,7 @@ fn what_would_change_the_answer_is_not_ignored() {
         let message = server.post("/v1/chat/completions", &body).refused(400);
         assert!(message.contains(field), "{field} {value}: {message}");
     }
+    // An address that is not there, and one for another method.
     server.get("/v1/planets").refused(404);
     server.get("/v1/completions").refused(405);
 }

@@ -30,17 +30,27 @@ fn requests() -> Vec<(&'static str, Value)> {
             "c": {"type": "string", "pattern": "^(a|b){2,3}$", "maxLength": 5}, "d": {"$ref": "#/$defs/b"},
             "e": {"anyOf": [{"type": "integer", "minimum": 3}, {"type": "array", "items": {"type": "null"}, "maxItems": 2}]}}}}});
     let call = json!({"id": "1", "type": "function", "function": {"name": "a", "arguments": "{\"b\": 1}"}});
+    // A call before, what it gave, and one that is required.
     let tools = json!({
         "messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": null, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "2"}]}],
         "tools": [{"type": "function", "function": {"name": "a", "description": "c", "strict": true, "parameters": {
             "type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"], "additionalProperties": false}}}],
         "tool_choice": {"type": "function", "function": {"name": "a"}}, "parallel_tool_calls": false, "max_tokens": 4});
+    // Items of all types, and a schema in its other place.
+    let responses = json!({
+        "input": [{"role": "user", "content": [{"type": "input_text", "text": "hello"}]},
+            {"type": "function_call", "call_id": "1", "name": "a", "arguments": "{\"b\": 1}"},
+            {"type": "function_call_output", "call_id": "1", "output": "2"}],
+        "instructions": "short", "max_output_tokens": 3, "truncation": "disabled", "stream": true, "metadata": {"d": "e"},
+        "text": {"format": {"type": "json_schema", "name": "f", "strict": true, "schema": {"enum": ["x", 1]}}},
+        "tools": [{"type": "function", "name": "a", "parameters": {"properties": {}}}], "tool_choice": "none"});
     vec![
         ("/v1/completions", with(asked("to be", 3, 5), options)),
         ("/v1/completions", json!({"prompt": [[97, 98], [99]], "max_tokens": 2, "session": null})),
         ("/v1/chat/completions", chat),
         ("/v1/chat/completions", tools),
+        ("/v1/responses", responses),
         ("/v1/sessions", json!({"name": "abc"})),
         ("/v1/completions", with(asked("to be", 3, 5), json!({"session": "abc", "stream": true}))),
         ("/v1/completions", with(asked("to be", 3, 5), json!({"response_format": format}))),

@@ -234,9 +234,11 @@ fn schemas_that_cannot_be_kept_to_are_refused_with_the_place() {
         (deep, &["schema.properties.a.items`", "not"][..]),
         (defined, &["schema.$defs.b.properties.c`", "word"]),
         (broken, &["schema.properties.a`", "(("]),
+        // No text meets it.
         (json!({"type": "integer", "minimum": 5, "maximum": 4}), &["schema`"]),
         (json!({"$ref": "https://example.com/schema"}), &["schema`", "example.com"]),
         (json!({"x-guidance": {"lenient": true}}), &["schema.x-guidance`"]),
+        // What is looked at before any work.
         (json!({"title": "x".repeat(70_000)}), &["schema`", "65536"]),
         (json!(true), &["schema`", "object"]),
     ] {

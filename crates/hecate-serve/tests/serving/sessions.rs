@@ -25,6 +25,7 @@ fn go_on(session: &str, prompt: &str, tokens: usize) -> Value {
 fn expected(prompts: &[(&str, usize)]) -> Vec<String> {
     let (model, bytes) = (model(0), Vocabulary::Bytes);
     let sampler = Sampler::new(Sampling { temperature: 0.0, ..Sampling::default() }).unwrap().of(&bytes);
+    // One text, which reads on where a session would.
     let mut generation = generate(&model, &bytes.encode(prompts[0].0).unwrap(), sampler).unwrap();
     let texts = prompts.iter().enumerate().map(|(i, (prompt, tokens))| {
         if i > 0 {
@@ -51,6 +52,7 @@ fn a_session_goes_on_where_it_stands() {
     assert_eq!((&made["id"], &made["position"], &made["place"]), (&json!("a"), &json!(0), &json!("memory")));
     let texts = expected(&[("to be ", 9), ("or not", 7), ("!", 8)]);
     assert_eq!(server.complete(&go_on("a", "to be ", 9)), texts[0]);
+    // Six letters were read and nine written.
     let fork = server.post("/v1/sessions/a/fork", &json!({"name": "b"})).succeeded();
     assert_eq!((&fork["id"], &fork["position"]), (&json!("b"), &json!(15)));
     // Both go on by themselves.
@@ -151,6 +153,7 @@ fn a_request_that_comes_to_nothing_leaves_no_trace() {
 #[test]
 fn no_other_names_and_files_are_touched() {
     let folder = tempfile::tempdir().unwrap();
+    // Beside the folder, where no session may reach.
     fs::write(folder.path().join("secret.safetensors"), "none").unwrap();
     fs::write(folder.path().join("Other.safetensors"), "none").unwrap();
     let sessions = folder.path().join("sessions");

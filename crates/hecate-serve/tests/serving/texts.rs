@@ -60,6 +60,7 @@ fn several_texts_of_a_prompt_have_a_seed_each() {
     let body = with(asked("ab", 20, 5), json!({"n": 3, "prompt": ["ab", "c"]}));
     let answer = server.post("/v1/completions", &body).succeeded();
     for (i, choice) in answer["choices"].as_array().unwrap().iter().enumerate() {
+        // Seeds follow from the request's own by the number of the text.
         let seed = if i % 3 == 0 { 5 } else { Random::stream(5, i as u64 % 3).bits() };
         let prompt = ["ab", "c"][i / 3];
         assert_eq!((&choice["text"], &choice["index"]), (&json!(expected(prompt, 20, sampling(seed))), &json!(i)));
@@ -122,6 +123,7 @@ fn texts_end_before_a_stop_text_and_show_no_part_of_it() {
 fn an_end_token_ends_a_text_and_is_not_shown() {
     let text = expected("ab", 60, sampling(2));
     let (at, end) = text.char_indices().find(|(at, c)| *at > 3 && c.is_ascii() && text.find(*c) == Some(*at)).unwrap();
+    // Without it the text is the same up to there.
     let server = Server::of(0, vec![end as u32], Settings::default());
     let answer = server.post("/v1/completions", &asked("ab", 60, 2)).succeeded();
     let choice = &answer["choices"][0];
@@ -169,6 +171,7 @@ fn many_streams_at_once_are_what_each_is_alone() {
 #[test]
 fn a_conversation_is_a_prompt_of_its_lines() {
     let server = Server::start(Settings::default());
+    // A content of parts is their texts one after another.
     let parts = json!([{"type": "text", "text": "to "}, {"type": "text", "text": "be?"}]);
     let messages = json!([{"role": "system", "content": "Be short."}, {"role": "user", "content": parts}]);
     let body = json!({"model": "tiny", "messages": messages, "max_completion_tokens": 30, "seed": 4});
@@ -191,6 +194,7 @@ fn the_model_is_known_by_its_name() {
     let models = server.get("/v1/models").succeeded();
     assert_eq!(models["data"].as_array().unwrap().len(), 1);
     assert_eq!(models["data"][0], server.get("/v1/models/tiny").succeeded());
+    // Another name is told with the right one.
     assert!(server.get("/v1/models/gpt").refused(404).contains("`tiny`"));
     assert!(
         server.post("/v1/completions", &with(asked("a", 1, 0), json!({"model": "gpt"}))).refused(404).contains("gpt")

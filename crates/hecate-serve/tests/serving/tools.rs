@@ -281,6 +281,7 @@ fn tools_that_are_not_understood_are_refused_by_their_field() {
         |arguments: &str| json!([{"id": "1", "type": "function", "function": {"name": "a", "arguments": arguments}}]);
     let required = json!({"tool_choice": "required"});
     for (more, expected) in [
+        // Tools, each with its number.
         (json!({"tools": {"a": 1}}), "`tools`"),
         (json!({"tools": [{"type": "web_search"}]}), "`tools[0]`"),
         (json!({"tools": function(json!({"name": "a b"}))}), "`tools[0].function.name`"),
@@ -289,6 +290,7 @@ fn tools_that_are_not_understood_are_refused_by_their_field() {
         (json!({"tools": function(json!({"parameters": {"type": "array"}}))}), "`tools[0].function.parameters.type`"),
         (json!({"tools": [tools()[1], tools()[1]]}), "two of the name `now`"),
         (json!({"tools": vec![tools()[1].clone(); 129]}), "129 tools"),
+        // What is to be called.
         (json!({"tool_choice": "rain"}), "`tool_choice`"),
         (json!({"tool_choice": {"type": "function", "function": {"name": "rain"}}}), "`tool_choice`"),
         (json!({"tools": [], "tool_choice": "required"}), "`tool_choice`"),
@@ -303,6 +305,7 @@ fn tools_that_are_not_understood_are_refused_by_their_field() {
             "tools.$defs.a.properties.b`",
         ),
         (with(required, json!({"response_format": {"type": "json_object"}})), "`response_format`"),
+        // Messages: one that says nothing and calls nothing, and fields that another role has.
         (json!({"messages": message(json!({"role": "assistant"}))}), "`messages[1]`"),
         (
             json!({"messages": message(json!({"role": "assistant", "tool_calls": call("{")}))}),
