@@ -30,7 +30,7 @@ pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -
     manner.likeliest = likeliest(&mut fields)?;
     fields.finish()?;
     // Tools change the prompt, and what the answer is kept to.
-    let text = manner.prompt(&*app.template, &messages, tools.as_ref())?;
+    let text = manner.prompt(&app, &messages, tools.as_ref())?;
     let prompts = encode(&app, vec![text]).await?;
     let (stream, usage) = (manner.stream, manner.usage);
     let answer = Answer::new(&app, Form::Chat, manner.order(&app, prompts).await?);

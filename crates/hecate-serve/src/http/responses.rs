@@ -37,7 +37,7 @@ pub(super) async fn responses(State(app): State<Arc<App>>, request: Request) -> 
     manner.schema = text_format(&mut fields)?;
     // All is read; from here on there is work.
     fields.finish()?;
-    let text = manner.prompt(&*app.template, &messages, tools.as_ref())?;
+    let text = manner.prompt(&app, &messages, tools.as_ref())?;
     let (prompts, stream) = (encode(&app, vec![text]).await?, manner.stream);
     Report::new(&app, repeated, tools, manner.order(&app, prompts).await?).respond(stream).await
 }

@@ -3,11 +3,14 @@
 //! A template tells the model of them, and it writes a call or not. Where a call is asked for, the answer is kept to a schema of
 //! calls instead: that needs neither a template that knows tools nor a model that was taught them.
 
-use super::format::{Schema, Shape};
+use super::{
+    App,
+    format::{Schema, Shape},
+};
 use crate::{
     fields::{Fields, shown},
     refusal::Refusal,
-    template::{Message, Template},
+    template::Message,
 };
 use serde_json::{Map, Value, json};
 
@@ -131,25 +134,37 @@ impl Tools {
     ///
     /// # Errors
     /// 400 where the model may call or not, and its template does not tell it of tools or has calls in a form that is not read.
-    pub(super) fn prompt(&self, template: &dyn Template, messages: &[Message]) -> Result<String, Refusal> {
+    pub(super) fn prompt(&self, app: &App, messages: &[Message]) -> Result<String, Refusal> {
+        let template = &*app.template;
         let (told, untold) = (template.render(messages, &self.all), template.render(messages, &[]));
         let way_out = "leave `tools` out, or ask for a call by `tool_choice`";
-        let is_read = |text: &String| text.contains(OPENS) && !text.contains(TAGS);
+        let is_read = self.are_read(app);
         match (told, untold, self.choice) {
             // After its opening the model goes on as it was taught.
-            (Ok(told), Ok(untold), Choice::Required) if told != untold && is_read(&told) => Ok(told + OPENS + "\n"),
+            (Ok(told), Ok(untold), Choice::Required) if told != untold && is_read => Ok(told + OPENS + "\n"),
             (Ok(told), _, Choice::Required) => Ok(told),
             (Err(_), untold, Choice::Required) => untold.map_err(Refusal::request),
             (Ok(told), Ok(untold), Choice::Auto) if told == untold => {
                 Err(Refusal::request(format!("the model's chat template tells it of no tools; {way_out}")))
             }
-            (Ok(told), _, Choice::Auto) if is_read(&told) => Ok(told),
+            (Ok(told), _, Choice::Auto) if is_read => Ok(told),
             (Ok(_), _, Choice::Auto) => {
-                let form = format!("the model was taught calls in another form than {OPENS} with JSON in it");
-                Err(Refusal::request(format!("{form}, which is not read; {way_out}")))
+                let form = format!("in another form than {OPENS} with JSON in it, or its tag is a token without text");
+                Err(Refusal::request(format!("the model was taught calls {form}, which is not read; {way_out}")))
             }
             (Err(why), _, Choice::Auto) => Err(Refusal::request(why)),
         }
+    }
+
+    /// Whether calls of the model are in the form that is read, as far as its template and its tokens tell.
+    ///
+    /// The conversation is another one, in which nobody writes of tags.
+    fn are_read(&self, app: &App) -> bool {
+        let asks = Message { role: "user".to_owned(), content: "?".to_owned(), ..Message::default() };
+        let is_told = |text: String| text.contains(OPENS) && !text.contains(TAGS);
+        // Special tokens have no text, so that their tags would be missing in the answer.
+        let shown = app.vocabulary.encode(OPENS).and_then(|tokens| app.vocabulary.decode(&tokens));
+        app.template.render(&[asks], &self.all).is_ok_and(is_told) && shown.is_ok_and(|text| text.contains(OPENS))
     }
 
     /// What an answer is kept to that has to be a call: an object with the function's `name` and its `arguments`.

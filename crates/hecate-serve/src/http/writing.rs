@@ -11,7 +11,7 @@ use crate::{
     name::Name,
     order::{Event, Order, Writing},
     refusal::Refusal,
-    template::{Message, Template},
+    template::Message,
 };
 use hecate_models::{Result as Found, sampling::Sampler};
 use serde_json::Value;
@@ -74,20 +74,15 @@ impl Manner {
     ///
     /// # Errors
     /// 400 for a conversation or tools that the model's template does not know, and for tools beside another schema.
-    pub(super) fn prompt(
-        &mut self,
-        template: &dyn Template,
-        messages: &[Message],
-        tools: Option<&Tools>,
-    ) -> Result<String, Refusal> {
-        self.stops.extend(template.stops());
-        let Some(tools) = tools else { return template.render(messages, &[]).map_err(Refusal::request) };
+    pub(super) fn prompt(&mut self, app: &App, messages: &[Message], tools: Option<&Tools>) -> Result<String, Refusal> {
+        self.stops.extend(app.template.stops());
+        let Some(tools) = tools else { return app.template.render(messages, &[]).map_err(Refusal::request) };
         if let Some(Schema { field, .. }) = &self.schema {
             let expected = "one of the two; leave the other out, or say `tool_choice` `none`";
             return Err(Refusal::field(field, "beside `tools`", expected));
         }
         self.schema = (tools.choice == Choice::Required).then(|| tools.schema());
-        tools.prompt(template, messages)
+        tools.prompt(app, messages)
     }
 
     /// Orders continuations of these prompts; what becomes of them comes by the channel.

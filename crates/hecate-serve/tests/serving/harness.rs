@@ -83,6 +83,11 @@ impl Server {
     /// Of weights of this seed and a tokenizer of [`tokenizer`]; none in a build that reads none.
     pub(crate) fn of_pieces(seed: u64, pieces: &[&[u8]], template: Arc<dyn Template>) -> Option<Self> {
         let (file, end) = tokenizer(pieces);
+        Self::of_tokenizer(seed, file, end, template)
+    }
+
+    /// The same, of a tokenizer's file whose end token has this number.
+    pub(crate) fn of_tokenizer(seed: u64, file: String, end: u32, template: Arc<dyn Template>) -> Option<Self> {
         let served = move || {
             let vocabulary = Vocabulary::from_json("tokenizer.json".as_ref(), file.as_bytes()).unwrap();
             let config = Config { vocabulary_size: vocabulary.size(), ..Config::uniform("delta", 2, 16, 2).unwrap() };
@@ -246,7 +251,7 @@ impl Reply {
 
 /// A tokenizer's file of all bytes, then of these pieces from number 256 on; `</s>`, which has no text, is its last token. Text is
 /// read as bytes alone.
-fn tokenizer(pieces: &[&[u8]]) -> (String, u32) {
+pub(crate) fn tokenizer(pieces: &[&[u8]]) -> (String, u32) {
     let is_shown = |byte: &u32| (33..127).contains(byte) || (161..173).contains(byte) || (174..256).contains(byte);
     let (shown, hidden): (Vec<u32>, Vec<u32>) = (0..256).partition(is_shown);
     // Bytes that are no letters of their own are written as letters beyond, in their order.

@@ -3,7 +3,7 @@
 //! Models here have learned nothing. One that calls a tool is made of a tokenizer's pieces, each of which it writes once, in the
 //! order of their biases.
 
-use super::harness::{Reply, Server, with};
+use super::harness::{Reply, Server, tokenizer, with};
 use hecate_models::ChatTemplate;
 use hecate_serve::{Call, Message, Settings, Template};
 use serde_json::{Value, json};
@@ -260,14 +260,22 @@ fn a_model_is_told_of_tools_and_of_calls_before() {
     // The first time with the tools, then without, to see whether that is another text.
     let told = template.told.lock().unwrap().clone();
     let tools = tools().as_array().unwrap().clone();
-    assert_eq!(told, [(conversation(), tools.clone()), (conversation(), Vec::new())]);
+    assert_eq!(told[..2], [(conversation(), tools.clone()), (conversation(), Vec::new())]);
     let prompt = template.template.render(&conversation(), &tools).unwrap();
     let (described, rest) = prompt.strip_prefix("<tools>").unwrap().split_once("</tools>").unwrap();
-    assert_eq!(serde_json::from_str::<Value>(described).unwrap(), Value::from(tools));
+    assert_eq!(serde_json::from_str::<Value>(described).unwrap(), Value::from(tools.clone()));
     let expected = " Call: <tool_call>{…}</tool_call>\nuser: Rain?\nassistant: <tool_call>weather Ulm call_1</tool_call>\n\
                     tool: dry (call_1)\nassistant: ";
     assert_eq!(rest, expected);
     assert_eq!(answer["usage"]["prompt_tokens"], prompt.len());
+    // A call that is required goes on where the model was taught to write one.
+    let required = json!({"messages": messages, "tools": tools, "tool_choice": "required", "max_tokens": 1});
+    let answer = server.post("/v1/chat/completions", &required).succeeded();
+    assert_eq!(answer["usage"]["prompt_tokens"], prompt.len() + "<tool_call>\n".len());
+    // Who writes of tags changes nothing of how calls are read.
+    let asks =
+        json!({"messages": [{"role": "user", "content": "What is <function=a>?"}], "tools": tools, "max_tokens": 1});
+    server.post("/v1/chat/completions", &asks).succeeded();
 }
 
 /// Each with the field that is wrong.
@@ -331,6 +339,14 @@ fn tools_that_are_not_understood_are_refused_by_their_field() {
         let refused = server.post("/v1/chat/completions", &with(asks(), more.clone())).refused(400);
         assert!(refused.contains(expected), "{more} got {refused}");
     }
+    // A tokenizer whose tag is a special token, which is no part of a text.
+    let (file, end) = tokenizer(&[]);
+    let file = file.replace("</s>", "<tool_call>");
+    let Some(server) = template(HERMES).and_then(|template| Server::of_tokenizer(0, file, end, template)) else {
+        return;
+    };
+    let refused = server.post("/v1/chat/completions", &asks()).refused(400);
+    assert!(refused.contains("token without text"), "{refused}");
     // A template whose calls have another form, and one that says nothing of tools.
     let other = "{% if tools %}<tool_call><function=a></function></tool_call>{% endif %}{{ messages[0].content }}";
     for (source, expected) in [(other, "another form"), ("{{ messages[0].content }}", "tells it of no tools")] {
