@@ -121,6 +121,19 @@ fn a_folder_says_what_it_is() {
     assert_eq!(mixed.files(), 4);
 }
 
+/// Sessions know their model by its configuration, which is the same from every build: some have objects that keep their order.
+#[test]
+fn names_have_no_order() {
+    let other = copy("llama");
+    configure(other.path(), |config| {
+        let rope = config["rope_parameters"].as_object().expect("an object").clone();
+        config["rope_parameters"] = rope.into_iter().rev().collect();
+    });
+    let [one, other] = [&folder("llama"), other.path()].map(|folder| open(folder).and_then(|opened| opened.model()));
+    let (one, other) = (one.expect("a model"), other.expect("a model"));
+    assert_eq!(String::from_utf8_lossy(one.config_json()), String::from_utf8_lossy(other.config_json()));
+}
+
 #[test]
 fn ends_of_texts_are_a_token_or_several() {
     let copy = copy("qwen3_5");

@@ -134,7 +134,10 @@ fn read<R: Released>(fields: Map<String, Value>) -> Result<R> {
             return Err(Error::config(*name, found, format!("{expected}: nothing else is built yet")));
         }
     }
-    let family: R = serde_json::from_value(Value::Object(fields))
+    // Some builds have objects that keep their order. The same model has the same configuration in all of them.
+    let mut fields = Value::Object(fields);
+    fields.sort_all_objects();
+    let family: R = serde_json::from_value(fields)
         .map_err(|error| Error::config("configuration", error, "the fields of this family"))?;
     family.check()?;
     Ok(family)

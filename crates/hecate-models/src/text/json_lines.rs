@@ -79,7 +79,9 @@ impl JsonLines {
         let object: Value = serde_json::from_slice(line).map_err(|error| format!("no JSON ({error})"))?;
         let fields = object.as_object().ok_or("no object; each line is to be one, in braces")?;
         let field = fields.get(&self.field).ok_or_else(|| {
-            let known: Vec<_> = fields.keys().map(String::as_str).collect();
+            let mut known: Vec<_> = fields.keys().map(String::as_str).collect();
+            // Some builds have objects that keep their order.
+            known.sort_unstable();
             format!("no field `{}`; there are {}", self.field, known.join(", "))
         })?;
         let expected =

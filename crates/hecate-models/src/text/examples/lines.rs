@@ -68,7 +68,8 @@ fn text(fields: &Map<String, Value>, name: &str) -> Result<String, String> {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(_) => Err(format!("`{name}` is no text")),
         None => {
-            let known: Vec<_> = fields.keys().map(String::as_str).collect();
+            let mut known: Vec<_> = fields.keys().map(String::as_str).collect();
+            known.sort_unstable();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             let expected = "expected `text`, `prompt` and `completion`, or `messages`";
             Err(format!("no field `{name}`; there are {known}, {expected}"))
