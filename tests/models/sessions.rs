@@ -5,7 +5,7 @@ use crate::configs;
 use hecate_conformance::error;
 use hecate_models::{
     Config, Error, LanguageModel,
-    generate::{Session, generate, next_of_all},
+    generate::{Session, Speculation, generate, next_of_all},
     sampling::{Sampler, Sampling},
 };
 use std::fs;
@@ -44,7 +44,7 @@ fn bits(session: &Session<Column>) -> Vec<u32> {
     session.scores().expect("scores").iter().map(|score| score.to_bits()).collect()
 }
 
-/// Of a session that goes on alone and of one in company, and of their forks.
+/// Of a session that goes on alone, of one in company, of their forks, and of one with a draft.
 #[test]
 fn the_next_token_is_one_that_is_allowed() {
     if is_missing() {
@@ -59,6 +59,8 @@ fn the_next_token_is_one_that_is_allowed() {
         one.allow(allowed.clone());
         other.allow(allowed);
         let mut fork = one.fork();
+        let mut drafted = Speculation::new(&model, one.fork(), &model, 3).expect("a draft");
+        assert_eq!(drafted.next_token().expect("a token"), token);
         let found = next_of_all(&model, &mut [&mut one, &mut other]).into_iter().collect::<Result<Vec<_>, _>>();
         assert_eq!(found.expect("tokens"), [token; 2]);
         assert_eq!(fork.next(&model).expect("a token"), token);
