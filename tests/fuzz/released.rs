@@ -10,7 +10,7 @@ use hecate_core::{DType, Tensor, rules::*};
 use hecate_cpu::Cpu;
 use hecate_models::{
     Config, LanguageModel, MixerConfig, Opened, Result, Tape, Var,
-    generate::{Session, next_of_all},
+    generate::{Session, Speculation, next_of_all},
     layers::{
         Block, Branches, Context, FullAttention, FullAttentionConfig, HeadNorm, Memory, MemoryForm, Mixer, Mlp,
         NormPlace, RmsNorm, Rotary,
@@ -141,6 +141,33 @@ fn sessions_go_on_or_refuse() {
         fs::write(&path, content).expect("room");
         let damaged = sound("Session::restore", || Session::restore(&model, &path, sampler()).map(|_| ()))?;
         prop_assert!(damaged.is_err_and(|error| error.to_string().len() > 10));
+        Ok(())
+    });
+}
+
+/// A draft of any length ahead is refused, or writes what the session alone does; tokens that there are not change nothing.
+#[test]
+fn drafts() {
+    let config = |layers| Config::uniform("titans", layers, 8, 1).expect("sizes");
+    let model = LanguageModel::new(&device(), &config(2), 1).expect("a model");
+    let narrow = Config { vocabulary_size: 7, ..config(1) };
+    let drafts = [config(1), narrow].map(|config| LanguageModel::new(&device(), &config, 2).expect("a model"));
+    let sampler = || Sampler::new(Sampling::default()).expect("a sampler");
+    let token = || prop_oneof![12 => 0..7u32, 1 => any::<u32>()];
+    hold(100, &(vec(token(), 0..6), any::<bool>(), prop_oneof![1..9usize, size()]), |(tokens, narrow, ahead)| {
+        let session = || Session::new(&model, sampler()).expect("a session");
+        let draft = &drafts[usize::from(narrow)];
+        let begun = sound("Speculation::new", || Speculation::new(&model, session(), draft, ahead))?;
+        // A draft must have all tokens that are drawn, and 64 at a time are the most.
+        prop_assert_eq!(begun.is_ok(), !narrow && (1..=64).contains(&ahead));
+        let Ok(mut drafted) = begun else { return Ok(()) };
+        let mut alone = session();
+        let read = sound("Speculation::feed", || drafted.feed(&tokens))?;
+        prop_assert_eq!(read.is_ok(), alone.feed(&model, &tokens).is_ok());
+        for _ in 0..4 {
+            let found = sound("Speculation::next_token", || drafted.next_token())?;
+            prop_assert_eq!(found.ok(), alone.next(&model).ok());
+        }
         Ok(())
     });
 }

@@ -41,7 +41,7 @@ fn drawn(model: &LanguageModel<Column>, session: &mut Session<Column>, count: us
 
 /// Bits of the scores of the next token.
 fn bits(session: &Session<Column>) -> Vec<u32> {
-    session.scores().expect("scores").iter().map(|score| score.to_bits()).collect()
+    session.scores().unwrap().expect("scores").iter().map(|score| score.to_bits()).collect()
 }
 
 /// Of a session that goes on alone, of one in company, of their forks, and of one with a draft.
@@ -173,10 +173,55 @@ fn company_changes_no_text() {
             assert_eq!(one.position(), other.position(), "{name}");
             let scores = [one, other].map(|session| {
                 session.feed(&model, &[1]).expect(name);
-                session.scores().expect(name).iter().map(|&x| x.into()).collect::<Vec<f64>>()
+                session.scores().unwrap().expect(name).iter().map(|&x| x.into()).collect::<Vec<f64>>()
             });
             let off = error(&scores[1], &scores[0]);
             assert!(off <= LIMIT, "{name}: {off:.1e}");
+        }
+    }
+}
+
+/// Texts whose samplers differ go on in one pass: a device draws for several of one kind at once, and the host for what only it does.
+#[test]
+fn samplers_of_all_kinds_go_on_together() {
+    if is_missing() {
+        return;
+    }
+    let model = model(&configs::exact().remove(0).1, 11);
+    let of = |sampling: Sampling| Sampler::new(sampling).expect("a sampler");
+    let plain = |seed| Sampling { temperature: 1.0, top_p: 1.0, seed, ..Sampling::default() };
+    let samplers = || {
+        [
+            sampler(1),
+            of(Sampling { temperature: 0.0, ..plain(2) }),
+            sampler(3),
+            of(Sampling { top_k: 3, ..plain(4) }),
+            of(Sampling { min_p: 0.2, ..plain(5) }),
+            of(plain(6)).biased(&[(2, 4.0)]).expect("a bias"),
+            of(Sampling { top_k: 3, ..plain(7) }),
+            of(Sampling { temperature: 0.5, top_p: 0.8, ..plain(8) }).among(9),
+        ]
+    };
+    let begun = |sampler: Sampler| {
+        let mut session = Session::new(&model, sampler).expect("a session");
+        session.feed(&model, &configs::tokens(5, 5)).expect("a text");
+        session
+    };
+    let [mut all, mut alone] = [samplers().map(begun), samplers().map(begun)];
+    for step in 0..8 {
+        let expected: Vec<u32> = alone.iter_mut().map(|session| session.next(&model).expect("a token")).collect();
+        let mut going: Vec<_> = all.iter_mut().collect();
+        let found: Vec<u32> = next_of_all(&model, &mut going).into_iter().map(|x| x.expect("a token")).collect();
+        assert_eq!(found, expected, "step {step}");
+        for (one, other) in all.iter().zip(&alone) {
+            let [one, other] = [one, other].map(|session| session.drawn(2).expect("scores").expect("a likelihood"));
+            assert!((one.log_probability - other.log_probability).abs() < LIMIT, "{one:?} is not {other:?}");
+        }
+        // What has a memory of its own again goes on as the others do.
+        if step == 4 {
+            all[3] = all[3].fork();
+            all[3].feed(&model, &[1]).expect("a token");
+            alone[3].feed(&model, &[1]).expect("a token");
         }
     }
 }

@@ -77,7 +77,7 @@ fn drawn(text: &mut Speculation<'_, Column>, count: usize) -> Vec<u32> {
 fn bits(model: &LanguageModel<Column>, session: &Session<Column>) -> Vec<u32> {
     let mut session = session.fork();
     session.feed(model, &[1]).expect("a token");
-    session.scores().expect("scores").iter().map(|score| score.to_bits()).collect()
+    session.scores().unwrap().expect("scores").iter().map(|score| score.to_bits()).collect()
 }
 
 /// Of every model, with drafts that know all and next to nothing: the same tokens, and what is remembered has the same bits.

@@ -41,7 +41,10 @@ pub(crate) fn are_the_same_in_company<B: Backend>(device: &B, models: &[&'static
         for (one, other) in alone.iter_mut().zip(&mut all) {
             let scores = [one, other].map(|session| {
                 session.feed(&model, &[5]).expect(name);
-                (session.bytes(), session.scores().expect(name).iter().map(|&x| x.into()).collect::<Vec<f64>>())
+                (
+                    session.bytes(),
+                    session.scores().unwrap().expect(name).iter().map(|&x| x.into()).collect::<Vec<f64>>(),
+                )
             });
             assert_eq!(scores[0].0, scores[1].0, "{name}: room for other texts stayed");
             let off = error(&scores[0].1, &scores[1].1);
@@ -66,7 +69,7 @@ pub(crate) fn are_the_same_with_a_draft<B: Backend>(device: &B, models: &[&'stat
                 let bits = [&alone, text.session()].map(|session| {
                     let mut session = session.fork();
                     session.feed(&model, &[7]).expect(name);
-                    session.scores().expect(name).iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+                    session.scores().unwrap().expect(name).iter().map(|x| x.to_bits()).collect::<Vec<_>>()
                 });
                 assert_eq!(bits[0], bits[1], "{name}, {length} tokens");
             }
@@ -88,7 +91,7 @@ pub(crate) fn go_on_from_files<B: Backend>(device: &B, models: &[&'static str]) 
             let drawn = [&mut here, &mut there].map(|session| {
                 let tokens: Vec<u32> = (0..5).map(|_| session.next(&model).expect(name)).collect();
                 session.feed(&model, &[7]).expect(name);
-                let bits: Vec<u32> = session.scores().expect(name).iter().map(|x| x.to_bits()).collect();
+                let bits: Vec<u32> = session.scores().unwrap().expect(name).iter().map(|x| x.to_bits()).collect();
                 (tokens, bits, session.bytes(), session.position())
             });
             assert_eq!(drawn[0], drawn[1], "{name}, {length} tokens");

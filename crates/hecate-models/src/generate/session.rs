@@ -1,10 +1,11 @@
 //! Texts that go on whenever they are asked to: one by one or several in one pass, from memory or from a file.
 
 mod speculation;
+mod together;
 
 pub use speculation::Speculation;
 
-use super::{SEGMENT, last_rows, read_rows};
+use super::{SEGMENT, read_rows};
 use crate::{
     Cache, Error, LanguageModel, Result,
     language_model::POSITION,
@@ -12,6 +13,7 @@ use crate::{
 };
 use hecate_core::{Backend, Shape, Tensor};
 use std::{path::Path, sync::Arc};
+use together::{Together, draw_together, read_together};
 
 /// Names of what a session's file has beside a cache.
 const FINGERPRINT: &str = "weights";
@@ -58,8 +60,8 @@ pub struct Session<B: Backend> {
     group: Vec<Vec<u32>>,
     /// Drawn, and not yet read by the model.
     unread: Option<u32>,
-    /// Scores of the next token `[V]`; of a text of which nothing was read none.
-    scores: Vec<f32>,
+    /// Scores of the next token; of a text of which nothing was read none.
+    scores: Scores<B>,
     /// Tokens of which the next one is drawn, an entry for each `[V]`; none for all.
     allowed: Option<Vec<bool>>,
     sampler: Sampler,
@@ -72,11 +74,30 @@ enum Memory<B: Backend> {
     Row(Arc<Together<B>>, usize),
 }
 
-/// Texts that went on together, and where each of them stands.
+/// Scores of a text's next token `[V]`: by itself on the host, or as a row of those of several.
 #[derive(Debug)]
-struct Together<B: Backend> {
-    cache: Cache<B>,
-    positions: Vec<usize>,
+enum Scores<B: Backend> {
+    Own(Vec<f32>),
+    Row(Arc<Together<B>>, usize),
+}
+
+impl<B: Backend> Scores<B> {
+    /// On the host; those of several texts come there together, at the first time that one is asked for.
+    fn get(&self) -> Result<&[f32]> {
+        match self {
+            Self::Own(scores) => Ok(scores),
+            Self::Row(all, row) => all.scores_of(*row),
+        }
+    }
+}
+
+impl<B: Backend> Clone for Scores<B> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Own(scores) => Self::Own(scores.clone()),
+            Self::Row(all, row) => Self::Row(Arc::clone(all), *row),
+        }
+    }
 }
 
 impl<B: Backend> Memory<B> {
@@ -117,7 +138,14 @@ impl<B: Backend> Session<B> {
 
     /// A text that stands where its cache does.
     fn at(cache: Cache<B>, sampler: Sampler) -> Self {
-        Self { memory: Memory::Own(cache), group: Vec::new(), unread: None, scores: Vec::new(), allowed: None, sampler }
+        Self {
+            memory: Memory::Own(cache),
+            group: Vec::new(),
+            unread: None,
+            scores: Scores::Own(Vec::new()),
+            allowed: None,
+            sampler,
+        }
     }
 
     /// Reads more of the text, after what was read and drawn so far.
@@ -132,7 +160,7 @@ impl<B: Backend> Session<B> {
         let mut cache = next.memory.own(model)?;
         for segment in unread.chunks(SEGMENT) {
             let scores = read_rows(model, &mut cache, &mut next.group, segment)?;
-            next.scores = scores.into_iter().next().unwrap_or_default();
+            next.scores = Scores::Own(scores.into_iter().next().unwrap_or_default());
         }
         *self = Self { memory: Memory::Own(cache), ..next };
         Ok(())
@@ -151,12 +179,13 @@ impl<B: Backend> Session<B> {
 
     /// A token from the scores that are there.
     fn draw(&mut self) -> Result<u32> {
-        if self.scores.is_empty() {
+        let scores = self.scores.get()?;
+        if scores.is_empty() {
             return Err(Error::config("session", "a text of no token", "one that `feed` was given a token of"));
         }
         let token = match self.allowed.take() {
-            Some(allowed) => self.sampler.draw_among(&self.scores, &allowed)?,
-            None => self.sampler.draw(&self.scores)?,
+            Some(allowed) => self.sampler.draw_among(scores, &allowed)?,
+            None => self.sampler.draw(scores)?,
         };
         self.unread = Some(token);
         Ok(token)
@@ -183,14 +212,24 @@ impl<B: Backend> Session<B> {
     }
 
     /// Scores of the next token `[V]`, as the model gave them; none where the last token drawn was not read yet.
-    pub fn scores(&self) -> Option<&[f32]> {
-        (self.unread.is_none() && !self.scores.is_empty()).then_some(self.scores.as_slice())
+    ///
+    /// # Errors
+    /// The device's own failures: scores of texts that go on together are fetched when one is asked for.
+    pub fn scores(&self) -> Result<Option<&[f32]>> {
+        if self.unread.is_some() {
+            return Ok(None);
+        }
+        Ok(Some(self.scores.get()?).filter(|scores| !scores.is_empty()))
     }
 
     /// How likely the model found the token that was drawn last, beside the `count` likeliest; none before a token was drawn,
     /// and once more was read.
-    pub fn drawn(&self, count: usize) -> Option<Likelihood> {
-        self.unread.map(|token| self.sampler.likelihood(&self.scores, token, count))
+    ///
+    /// # Errors
+    /// As [`Session::scores`].
+    pub fn drawn(&self, count: usize) -> Result<Option<Likelihood>> {
+        let Some(token) = self.unread else { return Ok(None) };
+        Ok(Some(self.sampler.likelihood(self.scores.get()?, token, count)))
     }
 
     /// From here on tokens are drawn by this sampler. One with a repetition penalty is told of the text before
@@ -210,9 +249,9 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// [`Error::Io`]; the device's own failures.
     pub fn save(&self, model: &LanguageModel<B>, path: impl AsRef<Path>) -> Result<()> {
-        let scores = match self.scores.len() {
-            0 => None,
-            count => Some((SCORES.to_owned(), Tensor::from_f32(model.device(), [count], self.scores.clone())?)),
+        let scores = match self.scores.get()? {
+            [] => None,
+            own => Some((SCORES.to_owned(), Tensor::from_f32(model.device(), [own.len()], own.to_vec())?)),
         };
         let scores: Vec<_> = scores.iter().map(|(name, scores)| (name.clone(), scores)).collect();
         let numbers = |tokens: &[u32]| tokens.iter().map(|&token| token.into()).collect();
@@ -260,53 +299,31 @@ impl<B: Backend> Session<B> {
             let why = format!("`{GROUP}` has {} tokens, expected fewer than {}", group.len(), model.group());
             return Err(Error::checkpoint(path, why));
         }
-        let scores = scores.into_iter().next().unwrap_or_default();
+        let scores = Scores::Own(scores.into_iter().next().unwrap_or_default());
         Ok(Self { group, unread, scores, ..Self::at(cache, sampler.after(drawn)) })
     }
 }
 
 /// Draws the next token of each session; one result a session, in their order. Where all mixers allow it, what is to be read
 /// before is read in one pass, of texts of unlike lengths too. Sessions that go on in the same company keep their memories
-/// together, so that nothing is copied from call to call.
+/// together, so that nothing is copied from call to call, and the device draws for those whose samplers ask for nothing that only
+/// the host does. The tokens are the same in each case.
 pub fn next_of_all<B: Backend>(model: &LanguageModel<B>, sessions: &mut [&mut Session<B>]) -> Vec<Result<u32>> {
-    let unread = |session: &&mut Session<B>| session.unread.is_some();
-    if model.takes_unlike_texts() && sessions.iter().filter(|session| unread(session)).count() > 1 {
-        let mut waiting: Vec<&mut Session<B>> =
-            sessions.iter_mut().map(|session| &mut **session).filter(unread).collect();
-        if let Err(error) = read_together(model, &mut waiting) {
+    let mut drawn: Vec<Option<Result<u32>>> = sessions.iter().map(|_| None).collect();
+    let unread = |(_, session): &(usize, &mut Session<B>)| session.unread.is_some();
+    let all = sessions.iter_mut().map(|session| &mut **session).enumerate();
+    let (places, mut waiting): (Vec<usize>, Vec<&mut Session<B>>) = all.filter(unread).unzip();
+    if model.takes_unlike_texts() && waiting.len() > 1 {
+        match read_together(model, &mut waiting) {
+            Ok(()) => {
+                let tokens = draw_together(&mut waiting);
+                places.into_iter().zip(tokens).for_each(|(place, token)| drawn[place] = token);
+            }
             // One that cannot go on does not stop the others: each reads its own token below, and has its own error.
-            tracing::warn!(%error, "texts are read one by one");
+            Err(error) => tracing::warn!(%error, "texts are read one by one"),
         }
     }
-    sessions.iter_mut().map(|session| session.next(model)).collect()
-}
-
-/// Reads in one pass the token that each of the sessions drew last.
-fn read_together<B: Backend>(model: &LanguageModel<B>, sessions: &mut [&mut Session<B>]) -> Result<()> {
-    let mut cache = match in_company(sessions) {
-        Some(cache) => cache,
-        None => {
-            let own = sessions.iter().map(|session| session.memory.own(model)).collect::<Result<Vec<_>>>()?;
-            model.joined(&own.iter().collect::<Vec<_>>())?
-        }
-    };
-    let tokens: Vec<u32> = sessions.iter().filter_map(|session| session.unread).collect();
-    let scores = last_rows(&model.infer(&tokens, sessions.len(), &mut cache)?)?;
-    let positions = sessions.iter().map(|session| session.memory.position() + 1).collect();
-    let all = Arc::new(Together { cache, positions });
-    for (row, (session, scores)) in sessions.iter_mut().zip(scores).enumerate() {
-        (session.memory, session.scores, session.unread) = (Memory::Row(Arc::clone(&all), row), scores, None);
-    }
-    Ok(())
-}
-
-/// The cache of exactly these sessions in this order, if they went on together before.
-fn in_company<B: Backend>(sessions: &[&mut Session<B>]) -> Option<Cache<B>> {
-    let Memory::Row(all, _) = &sessions.first()?.memory else { return None };
-    let stays = |(row, session): (usize, &&mut Session<B>)| match &session.memory {
-        Memory::Row(other, found) => Arc::ptr_eq(other, all) && *found == row,
-        Memory::Own(_) => false,
-    };
-    let same = all.positions.len() == sessions.len() && sessions.iter().enumerate().all(stays);
-    same.then(|| all.cache.clone())
+    let own =
+        |(session, drawn): (&mut &mut Session<B>, Option<Result<u32>>)| drawn.unwrap_or_else(|| session.next(model));
+    sessions.iter_mut().zip(drawn).map(own).collect()
 }

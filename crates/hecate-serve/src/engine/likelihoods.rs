@@ -1,6 +1,6 @@
 //! How likely tokens were, told together with their text.
 
-use crate::order::Told;
+use crate::{order::Told, refusal::Refusal};
 use hecate_core::Backend;
 use hecate_models::generate::Session;
 use std::collections::VecDeque;
@@ -28,9 +28,14 @@ impl Likelihoods {
     }
 
     /// Another token was drawn; its text is not written yet.
-    pub(super) fn draw<B: Backend>(&mut self, session: &Session<B>) {
-        let drawn = self.likeliest.and_then(|count| session.drawn(count));
+    ///
+    /// # Errors
+    /// The device's own.
+    pub(super) fn draw<B: Backend>(&mut self, session: &Session<B>) -> Result<(), Refusal> {
+        let Some(count) = self.likeliest else { return Ok(()) };
+        let drawn = session.drawn(count)?;
         self.waiting.extend(drawn.map(|likelihood| Told { at: self.written, likelihood }));
+        Ok(())
     }
 
     /// Tokens have become this.

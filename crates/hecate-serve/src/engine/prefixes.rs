@@ -91,7 +91,7 @@ impl<B: Backend> Prefixes<B> {
         // Whoever takes it brings a sampler of their own.
         let mut session = session.fork();
         session.set_sampler(unused()?);
-        let bytes = session.bytes() + session.scores().map_or(0, size_of_val);
+        let bytes = session.bytes() + session.scores()?.map_or(0, size_of_val);
         // All others would go for it, and it would still not fit.
         if bytes > self.most {
             return Ok(());

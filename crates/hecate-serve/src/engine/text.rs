@@ -169,7 +169,7 @@ impl<'a, B: Backend> Text<'a, B> {
         self.written += 1;
         let mut ends = writer.ends.contains(&token);
         if !ends {
-            self.likelihoods.draw(&self.session);
+            self.likelihoods.draw(&self.session)?;
             let text = self.decoder.push(token)?;
             self.show(&text);
             if let Some(bound) = &mut self.bound {

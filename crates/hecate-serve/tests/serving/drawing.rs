@@ -55,7 +55,7 @@ fn reckoned(prompt: &str, count: usize, sampling: Sampling, rules: Rules) -> (Ve
     session.feed(&model, &prompt).unwrap();
     let (mut drawn, mut all) = (Vec::new(), Vec::new());
     for _ in 0..count {
-        let scores = session.scores().unwrap().to_vec();
+        let scores = session.scores().unwrap().unwrap().to_vec();
         drawn.push(sampler.draw(&rules.applied(&scores, &prompt, &drawn)).unwrap());
         all.push(scores);
         // As it is where a text is written: one token at a time.

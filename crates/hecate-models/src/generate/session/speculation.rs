@@ -5,7 +5,7 @@
 //! the random numbers of their places. As far as both drew the same, the pass has read the text as it goes on; what was read
 //! after that is dropped. So the draft decides how long it takes, and never what is written.
 
-use super::{Memory, Session};
+use super::{Memory, Scores, Session};
 use crate::{Error, LanguageModel, Result, bounds::within, generate::last_rows};
 use hecate_core::Backend;
 use std::{collections::VecDeque, fmt};
@@ -188,7 +188,9 @@ impl<'a, B: Backend> Speculation<'a, B> {
             match guess.next(self.draft) {
                 Ok(_) => all.push(guess.fork()),
                 // Penalties or a bias leave nothing to draw. Whether the text comes that far is for the model to say.
-                Err(Error::NonFinite { .. }) if !guess.scores.iter().any(|x| x.is_nan() || *x == f32::INFINITY) => {
+                Err(Error::NonFinite { .. })
+                    if !guess.scores.get()?.iter().any(|x| x.is_nan() || *x == f32::INFINITY) =>
+                {
                     break;
                 }
                 Err(error) => return Err(of_the_draft(error)),
@@ -253,7 +255,7 @@ impl<B: Backend> Session<B> {
         let text = |(call, (scores, cache)): (Vec<u32>, _)| {
             let unfinished = !call.len().is_multiple_of(model.group());
             let group = call.into_iter().filter(|_| unfinished).map(|token| vec![token]).collect();
-            let scores = last_rows(&scores)?.into_iter().next().unwrap_or_default();
+            let scores = Scores::Own(last_rows(&scores)?.into_iter().next().unwrap_or_default());
             let (allowed, sampler) = (allowed.take(), self.sampler.clone());
             Ok(Self { memory: Memory::Own(cache), group, unread: None, scores, allowed, sampler })
         };
