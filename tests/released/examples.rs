@@ -42,7 +42,12 @@ fn completions_are_learned_and_prompts_are_not() {
     // Of the first the token after `b` and those after it; of the second all but the first.
     assert_eq!((examples.len(), examples.tokens(), examples.bytes(&[0, 1])), (2, [6, 5], 4));
     assert_eq!(examples.packed(&[1, 0]).losses(), 5);
-    assert_eq!(examples.identity(), &Identity::of(lines));
+    // The lines, and what they became: tokens, and which of them are learned.
+    let found = examples.identity();
+    assert_eq!(Identity { tokens: None, ..found.clone() }, Identity::of(lines));
+    assert!(found.tokens.is_some() && read(lines, 9, None).expect("examples").identity() == found);
+    let split = read(&lines.replace("\"ab\", \"completion\": \"cd\"", "\"abc\", \"completion\": \"d\""), 9, None);
+    assert_ne!(split.expect("examples").identity().tokens, found.tokens);
 }
 
 #[test]
