@@ -173,7 +173,7 @@ fn layer_norms_of_images() {
     images(&Case::new(Memora { memory, read, ..memora(32) }, sizes, 285));
     images(&Case::new(Moneta { memory: residual, q: 3.0, map: Map::Literal, ..moneta(16) }, sizes, 286));
     images_anchored(Case::new(Moneta { memory, p: 1.5, epsilon: 1e-3, ..moneta(20) }, sizes, 287));
-    images(&apart(Case::new(Memora { memory: wide, ..memora(64) }, Sizes::new(1, 70, 2, 64, 64), 288)));
+    images(&Case::new(Memora { memory: wide, ..memora(64) }, Sizes::new(1, 70, 2, 64, 64), 288));
     images(&Case::new(Moneta { memory: wide, ..moneta(64) }, Sizes::new(1, 70, 2, 64, 64), 289));
     let memory = MatrixMemory { norm: true, residual: true };
     images_anchored(Case::new(MemoraMatrix { memory, ..memora_matrix(16) }, sizes, 290));

@@ -239,12 +239,12 @@ impl<R: Rule> Results<R> {
 
 /// Compares results slot by slot, at the rule's limits.
 pub fn compare_outputs<R: Oracle>(rule: R, truth: &Outputs<R, Array>, found: &Outputs<R, Array>) -> Vec<Comparison> {
-    compare(rule, truth.list(), found.list(), (rule.limits().0, false))
+    compare(rule, truth.list(), found.list(), rule.limits().0)
 }
 
 /// Compares gradients slot by slot, at the rule's limits.
 pub fn compare_grads<R: Oracle>(rule: R, truth: &Inputs<R, Array>, found: &Inputs<R, Array>) -> Vec<Comparison> {
-    compare(rule, truth.list(), found.list(), (rule.limits().1, truth.anchor.is_some()))
+    compare(rule, truth.list(), found.list(), rule.limits().1)
 }
 
 /// One comparison a slot; both lists come from the same rule, so slots meet their own kind.
@@ -252,10 +252,10 @@ fn compare<R: Oracle>(
     rule: R,
     truth: Vec<(&'static str, &Array)>,
     found: Vec<(&'static str, &Array)>,
-    (limit, anchored): (f64, bool),
+    limit: f64,
 ) -> Vec<Comparison> {
     let one = |((slot, truth), (_, found)): ((&'static str, &Array), (&'static str, &Array))| {
-        let limit = limit * rule.conditioning(slot, anchored);
+        let limit = limit * rule.conditioning(slot);
         Comparison { slot, error: error(&truth.values, &found.values), limit }
     };
     truth.into_iter().zip(found).map(one).collect()

@@ -132,13 +132,13 @@ impl Grid {
 }
 
 /// Most blocks along the first axis of a grid, on every GPU.
-const MOST_BLOCKS: usize = (1 << 31) - 1;
+pub(crate) const MOST_BLOCKS: usize = (1 << 31) - 1;
 
 /// Most blocks along each of the other axes.
-const MOST_ROWS: usize = 65_535;
+pub(crate) const MOST_ROWS: usize = 65_535;
 
 /// Most threads of a block.
-const MOST_THREADS: usize = 1024;
+pub(crate) const MOST_THREADS: usize = 1024;
 
 impl Cuda {
     /// Queues a kernel. Whatever its argument points to must be alive now; the stream orders freeing after it.

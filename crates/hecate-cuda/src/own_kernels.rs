@@ -6,6 +6,7 @@
 use crate::{
     Cuda,
     error::{failed, unsupported},
+    launch::{MOST_BLOCKS, MOST_ROWS, MOST_THREADS},
     ledger::driver_turn,
 };
 use cudarc::{
@@ -81,6 +82,9 @@ impl Cuda {
     }
 }
 
+/// Most threads of a block along the last axis.
+const MOST_DEEP: usize = 64;
+
 /// Version of the driver from which on it tells what parameters a kernel has.
 const PARAMETERS_DRIVER: u32 = 12_040;
 
@@ -141,17 +145,21 @@ impl OwnKernel {
 
     fn check(&self, OwnGrid { blocks, threads, shared }: OwnGrid) -> Result<()> {
         let most = self.cuda.properties().shared_memory;
-        let within = |found: [u32; 3], most: [u32; 3]| found.iter().zip(most).all(|(&x, most)| (1..=most).contains(&x));
+        let within = |found: [u32; 3], most: [usize; 3]| {
+            found.iter().zip(most).all(|(&x, most)| (1..=most).contains(&(x as usize)))
+        };
         let together = threads.iter().map(|&x| u64::from(x)).product::<u64>();
-        let fits = within(blocks, [i32::MAX as u32, 65_535, 65_535]) && within(threads, [1024, 1024, 64]);
-        if fits && together <= 1024 && self.shared.saturating_add(shared) <= most {
+        let fits = within(blocks, [MOST_BLOCKS, MOST_ROWS, MOST_ROWS])
+            && within(threads, [MOST_THREADS, MOST_THREADS, MOST_DEEP])
+            && together <= MOST_THREADS as u64;
+        if fits && self.shared.saturating_add(shared) <= most {
             return Ok(());
         }
         let own = self.shared;
         let why = format!(
             "the kernel `{}` was asked for as {blocks:?} blocks of {threads:?} threads with {shared} bytes of shared memory beside its \
-             own {own}; blocks go from 1 to 2147483647 x 65535 x 65535, threads to 1024 x 1024 x 64 and 1024 together, shared memory to \
-             {most} bytes",
+             own {own}; blocks go from 1 to {MOST_BLOCKS} x {MOST_ROWS} x {MOST_ROWS}, threads to {MOST_THREADS} x {MOST_THREADS} x {MOST_DEEP} \
+             and {MOST_THREADS} together, shared memory to {most} bytes",
             self.name
         );
         Err(unsupported("a launch of this size", why))

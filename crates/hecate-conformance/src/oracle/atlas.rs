@@ -36,7 +36,7 @@ impl Oracle for Atlas {
 
     /// Newton-Schulz forgets the size of what it is given, so the gradient loses what points along the momentum. Where that
     /// is one token of weight γ, it is all of dγ, and rounding is left.
-    fn conditioning(self, slot: &str, _anchored: bool) -> f64 {
+    fn conditioning(self, slot: &str) -> f64 {
         if self.newton_schulz > 0 && self.window == 1 && slot == "gamma" { 100.0 } else { 1.0 }
     }
 

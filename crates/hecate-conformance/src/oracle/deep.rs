@@ -313,19 +313,16 @@ macro_rules! oracles {
                 shared * normed * $strength
             }
 
-            fn conditioning(self, slot: &str, anchored: bool) -> f64 {
+            fn conditioning(self, slot: &str) -> f64 {
                 // What forgetting does to a distribution is a small difference of its logarithms.
                 let spread = matches!(self.spec().retention, Retention::Kl { .. });
-                // So is what it does to a state that is a thousandth of itself away from its anchor, as after all was forgotten:
-                // where small steps write, 32 bits of the state hold four digits of that distance.
-                let near = anchored && matches!(self.spec().retention, Retention::Lq { .. });
                 // After a norm outputs are told apart by a millionth of their mean. Predictions at keys are as alike, but the state
                 // that a call begins with need be no distribution, so they are not centred: their rounding is in gradients of keys.
                 match (slot, self.spec().structure.norm()) {
                     ("k", true) if spread => 20.0,
                     ("theta", true) if spread => 3.0,
                     ("out", true) if spread => 2.0,
-                    ("log_a", _) if spread || near => 3.0,
+                    ("log_a", _) if spread => 3.0,
                     _ => 1.0,
                 }
             }

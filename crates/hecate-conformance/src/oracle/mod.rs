@@ -55,7 +55,7 @@ pub trait Oracle: Rule {
     /// How much more than others a slot may be off, for a reason that is given where it is not 1.
     ///
     /// A factor on the rule's [`limits`](Self::limits), 1 or more.
-    fn conditioning(self, _slot: &str, _anchored: bool) -> f64 {
+    fn conditioning(self, _slot: &str) -> f64 {
         1.0
     }
 

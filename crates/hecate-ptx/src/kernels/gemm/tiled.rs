@@ -12,8 +12,6 @@ use crate::{
 const THREADS: u32 = 256;
 /// Elements of each operand that a block has in shared memory: a tile's side times the depth of a slab.
 const SLAB: u32 = 1024;
-/// Elements between rows of A's slab beside its own: neighbouring threads store a column, in different banks.
-const PAD: u32 = 4;
 /// Elements of a slab that each thread copies.
 const COPIES: usize = (SLAB / THREADS) as usize;
 
@@ -105,7 +103,7 @@ type Copies = [[Reg<f32>; COPIES]; 2];
 
 impl Tile {
     fn new(k: &mut Scope<'_, Converged>, side: u32, arguments: Arguments<f32, f32, f32>) -> Self {
-        let a = k.shared("smem_A", (SLAB + PAD * (SLAB / side)) as usize);
+        let a = k.shared("smem_A", (row_of_a(side) * (SLAB / side)) as usize);
         let b = k.shared("smem_B", SLAB as usize);
         let [row, column] = [Axis::Y, Axis::X].map(|axis| {
             let block = k.block_index(axis);
@@ -172,7 +170,7 @@ impl Tile {
         for (i, (from_a, from_b)) in from_a.into_iter().zip(from_b).enumerate() {
             let element = k.add(self.thread, i as u32 * THREADS);
             let (row, step) = (k.div(element, self.depth), k.rem(element, self.depth));
-            let transposed = k.mul_add(step, self.side + PAD, row);
+            let transposed = k.mul_add(step, row_of_a(self.side), row);
             let (to_a, to_b) = (k.at_shared(self.a, transposed), k.at_shared(self.b, element));
             k.store(to_a, from_a);
             k.store(to_b, from_b);
@@ -187,7 +185,7 @@ impl Tile {
         let (a, b) = (k.at_shared(self.a, first_row), k.at_shared(self.b, first_column));
         for step in 0..self.depth {
             k.comment(&format!("step {step} of the slab: sums += a column of A times a row of B"));
-            let [rows, columns] = [(a, self.side + PAD), (b, self.side)].map(|(operand, apart)| {
+            let [rows, columns] = [(a, row_of_a(self.side)), (b, self.side)].map(|(operand, apart)| {
                 let first = operand.plus(step * apart);
                 groups.iter().flat_map(|group| vector(k, first.plus(*group), width)).collect::<Vec<_>>()
             });
@@ -223,6 +221,12 @@ impl Tile {
         let first = k.mul_add(thread, width, tile);
         groups.iter().flat_map(|group| (0..width).map(move |i| group + i)).map(|i| k.add(first, i)).collect()
     }
+}
+
+/// Elements from one step of A's slab to the next. Those of larger tiles are padded: neighbouring threads store a column, in
+/// different banks then. Callers know the slab of the smallest tile, which is 32 by 32.
+fn row_of_a(side: u32) -> u32 {
+    if side > 32 { side + 4 } else { side }
 }
 
 /// Two or four neighbours in shared memory.
