@@ -3,6 +3,7 @@
 use crate::column::{Column, device, is_missing, sample};
 use crate::configs;
 use hecate_conformance::error;
+use hecate_core::Device;
 use hecate_models::{
     Config, Error, LanguageModel,
     generate::{Session, Speculation, generate, next_of_all},
@@ -171,14 +172,76 @@ fn company_changes_no_text() {
         }
         for (one, other) in all.iter_mut().zip(&mut alone) {
             assert_eq!(one.position(), other.position(), "{name}");
-            let scores = [one, other].map(|session| {
-                session.feed(&model, &[1]).expect(name);
-                session.scores().unwrap().expect(name).iter().map(|&x| x.into()).collect::<Vec<f64>>()
-            });
-            let off = error(&scores[1], &scores[0]);
+            let off = error(&scores_after(&model, other), &scores_after(&model, one));
             assert!(off <= LIMIT, "{name}: {off:.1e}");
         }
     }
+}
+
+/// What befalls texts that a device replays a graph of: each draws what it draws alone.
+#[test]
+fn company_that_stays_is_replayed() {
+    if is_missing() {
+        return;
+    }
+    let mut captured = 0;
+    for (name, config) in configs() {
+        let model = model(&config, 11);
+        let mut all: Vec<_> = [3, 14, 1, 8, 5].map(|length| session(&model, length)).into();
+        let mut alone: Vec<_> = all.iter().map(Session::fork).collect();
+        let go = |all: &mut [Session<Column>], alone: &mut [Session<Column>], who: &[usize], steps: usize| {
+            for step in 0..steps {
+                let expected: Vec<u32> = who.iter().map(|&i| alone[i].next(&model).expect(name)).collect();
+                let mut places: Vec<Option<&mut Session<Column>>> = all.iter_mut().map(Some).collect();
+                let mut going: Vec<_> = who.iter().map(|&i| places[i].take().expect("one of each")).collect();
+                let found: Vec<u32> = next_of_all(&model, &mut going).into_iter().map(|x| x.expect(name)).collect();
+                assert_eq!(found, expected, "{name}, {who:?}, step {step}");
+            }
+        };
+        go(&mut all, &mut alone, &[0, 1, 2], 9);
+        captured += usize::from(all[0].is_captured());
+        // One comes, two leave, the order changes, one comes back.
+        go(&mut all, &mut alone, &[0, 1, 2, 3], 3);
+        go(&mut all, &mut alone, &[2, 0], 2);
+        go(&mut all, &mut alone, &[4, 2, 1, 0], 2);
+        // Forks stand where they were left, and go on beside the others.
+        let forks = [all[0].fork(), all[2].fork()];
+        go(&mut all, &mut alone, &[0, 1, 2, 4], 2);
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("text.safetensors");
+        forks[1].save(&model, &path).expect(name);
+        let mut forks = [forks[0].fork(), Session::restore(&model, &path, sampler(1)).expect(name)];
+        let mut expected = [all[0].fork(), all[2].fork()];
+        forks.iter_mut().for_each(|fork| drawn(&model, fork, 2).into_iter().for_each(drop));
+        for (fork, expected) in forks.iter_mut().zip(&mut expected) {
+            assert_eq!(fork.position(), expected.position(), "{name}");
+            let off = error(&scores_after(&model, expected), &scores_after(&model, fork));
+            assert!(off <= LIMIT, "{name}: {off:.1e}");
+        }
+        // Other seeds, a text that was read on, and a token that the host draws.
+        for session in [&mut all[1], &mut alone[1]] {
+            session.set_sampler(sampler(77));
+            session.feed(&model, &[3]).expect(name);
+        }
+        all[4].set_sampler(sampler(78));
+        alone[4].set_sampler(sampler(78));
+        go(&mut all, &mut alone, &[0, 1, 2, 4], 3);
+        let allowed: Vec<bool> = (0..model.vocabulary_size()).map(|token| token % 2 == 0).collect();
+        [&mut all[2], &mut alone[2]].into_iter().for_each(|session| session.allow(allowed.clone()));
+        go(&mut all, &mut alone, &[0, 1, 2, 4], 7);
+        for (one, other) in all.iter_mut().zip(&mut alone) {
+            assert_eq!(one.position(), other.position(), "{name}");
+            let off = error(&scores_after(&model, other), &scores_after(&model, one));
+            assert!(off <= LIMIT, "{name}: {off:.1e}");
+        }
+    }
+    assert_eq!(captured > 0, device().captures_work(), "{captured} of them are replayed");
+}
+
+/// Scores of a text's next token after one more.
+fn scores_after(model: &LanguageModel<Column>, session: &mut Session<Column>) -> Vec<f64> {
+    session.feed(model, &[1]).expect("a token");
+    session.scores().unwrap().expect("scores").iter().map(|&x| x.into()).collect()
 }
 
 /// Texts whose samplers differ go on in one pass: a device draws for several of one kind at once, and the host for what only it does.

@@ -20,6 +20,19 @@ pub trait CapturedStep<D: Device>: Send {
     /// # Errors
     /// The device's own failures.
     fn before(&self) -> Result<Vec<Tensor<D>>>;
+
+    /// Copies of the state that the next step goes on from.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    fn after(&self) -> Result<Vec<Tensor<D>>>;
+
+    /// Lets the next step go on from a copy of another state.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) for arrays unlike those of the captured state;
+    /// [`Error::OtherDevice`](crate::Error::OtherDevice) for one that lies elsewhere; the device's own failures.
+    fn restart(&mut self, state: &[Tensor<D>]) -> Result<()>;
 }
 
 /// What became of a request to capture a [`Step`] or [`Work`]: `G` replays it.

@@ -27,7 +27,8 @@ struct CapturedGraph {
     input: Tensor<Cuda>,
     /// The array that the step writes.
     result: Tensor<Cuda>,
-    _state: Vec<Tensor<Cuda>>,
+    /// Where every replay leaves the next state.
+    state: Vec<Tensor<Cuda>>,
     /// Where every replay puts the state that it finds.
     before: Vec<Tensor<Cuda>>,
 }
@@ -54,10 +55,27 @@ impl CapturedStep<Cuda> for CapturedGraph {
 
     /// Copies of the state that the last replay started from, for whoever reads on from there in another way.
     fn before(&self) -> Result<Vec<Tensor<Cuda>>> {
-        let copies = empty_like(&self.device, &self.before)?;
-        copy_all(&self.device, &self.before.iter().zip(&copies).collect::<Vec<_>>())?;
-        Ok(copies)
+        copies(&self.device, &self.before)
     }
+
+    /// Copies of the state that the next replay starts from.
+    fn after(&self) -> Result<Vec<Tensor<Cuda>>> {
+        copies(&self.device, &self.state)
+    }
+
+    /// Writes another state to where the graph reads it.
+    fn restart(&mut self, state: &[Tensor<Cuda>]) -> Result<()> {
+        state.iter().try_for_each(|x| x.check_device(&self.device, "capture", "state"))?;
+        check_state(&self.state, state)?;
+        copy_all(&self.device, &state.iter().zip(&self.state).collect::<Vec<_>>())
+    }
+}
+
+/// The same elements elsewhere.
+fn copies(device: &Cuda, arrays: &[Tensor<Cuda>]) -> Result<Vec<Tensor<Cuda>>> {
+    let copies = empty_like(device, arrays)?;
+    copy_all(device, &arrays.iter().zip(&copies).collect::<Vec<_>>())?;
+    Ok(copies)
 }
 
 /// Arrays of these shapes and types, with nothing in them.
@@ -109,7 +127,7 @@ pub(crate) fn capture(
         device.stream().join(device.uploads()).map_err(|error| failed("capturing a step", error))?;
         match attempt.outcome {
             Ok(graph) => {
-                let (device, _token, _arena, _state) = (device.clone(), attempt.token, attempt.arena, state);
+                let (device, _token, _arena) = (device.clone(), attempt.token, attempt.arena);
                 return Ok(Capture::Graph(Box::new(CapturedGraph {
                     device,
                     graph,
@@ -117,7 +135,7 @@ pub(crate) fn capture(
                     _arena,
                     input,
                     result,
-                    _state,
+                    state,
                     before,
                 })));
             }

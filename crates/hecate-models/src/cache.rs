@@ -135,6 +135,16 @@ impl<B: Backend> LayerCache<B> {
         })
     }
 
+    /// The same with other texts in some places, which come in order: index `place` of axis 0.
+    pub(crate) fn with_texts(&self, tape: &Tape<'_, B>, texts: &[(usize, &Self)]) -> Result<Self> {
+        let all: Vec<&Self> = std::iter::once(self).chain(texts.iter().map(|(_, cache)| *cache)).collect();
+        let places = || texts.iter().map(|(place, _)| *place);
+        Self::zip(&all, &|arrays| match arrays[0] {
+            array if array.value().shape().count() == 0 => Ok(array.clone()),
+            array => replaced(tape, array, places().zip(arrays[1..].iter().copied())),
+        })
+    }
+
     /// The most places that an array has which grows.
     fn places(&self) -> usize {
         let own = self.arrays.iter().filter(|_| self.grows).map(|(_, array)| array.axes()[1]);
@@ -181,6 +191,26 @@ pub(crate) fn in_places<B: Backend>(tape: &Tape<'_, B>, x: &Var<B>, places: usiz
         _ if has > places => tape.narrow(x, 1, has - places, places),
         _ => tape.concat(&[&empty(places - has)?, x], 1),
     }
+}
+
+/// `x [N,..]` with others `[1,..]` at some indices of axis 0, which come in order.
+fn replaced<'a, B: Backend>(
+    tape: &Tape<'_, B>,
+    x: &Var<B>,
+    others: impl Iterator<Item = (usize, &'a Var<B>)>,
+) -> Result<Var<B>> {
+    let (mut parts, mut next) = (Vec::new(), 0);
+    for (place, other) in others {
+        if place > next {
+            parts.push(tape.narrow(x, 0, next, place - next)?);
+        }
+        parts.push(other.clone());
+        next = place + 1;
+    }
+    if x.axes()[0] > next {
+        parts.push(tape.narrow(x, 0, next, x.axes()[0] - next)?);
+    }
+    tape.concat(&parts.iter().collect::<Vec<_>>(), 0)
 }
 
 /// An array `[texts, ..]` without elements, of the other axes of `like`: some slots have an axis of length 0, which

@@ -64,6 +64,8 @@ pub struct LanguageModel<B: Backend> {
     scores_at_once: Option<usize>,
     /// Of its weights, once somebody asked for it and as long as they stay.
     fingerprint: OnceLock<String>,
+    /// One as long as they stay, and another after they may have changed.
+    weights: Arc<()>,
     /// The adapter that learns in the place of the model.
     adapter: Option<Adapted<B>>,
 }
@@ -130,6 +132,7 @@ impl<B: Backend> LanguageModel<B> {
             fp8_scales,
             scores_at_once,
             fingerprint,
+            weights: Arc::default(),
             adapter,
         })
     }
@@ -265,6 +268,7 @@ impl<B: Backend> LanguageModel<B> {
     /// What it has learned, to be changed.
     pub fn parameters_mut(&mut self) -> &mut Parameters<B> {
         self.fingerprint.take();
+        self.weights = Arc::default();
         &mut self.parameters
     }
 
@@ -279,6 +283,11 @@ impl<B: Backend> LanguageModel<B> {
         }
         let found = self.parameters.checksum()?;
         Ok(self.fingerprint.get_or_init(|| found))
+    }
+
+    /// The same as before if the weights are.
+    pub(crate) fn weights(&self) -> &Arc<()> {
+        &self.weights
     }
 
     /// What a step of learning costs with `batch` sequences of `tokens` tokens a pass.

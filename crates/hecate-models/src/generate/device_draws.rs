@@ -7,6 +7,16 @@ use hecate_core::{
     primitives::{self, Sampled},
 };
 
+/// A token of every text that a device drew.
+pub(super) struct Drawn<B: Backend> {
+    /// `[batch]`.
+    pub(super) tokens: Tensor<B>,
+    /// What they were drawn from, `[batch, V]`.
+    pub(super) scores: Tensor<B>,
+    /// As that of [`LanguageModel::capture`], after them.
+    pub(super) state: Vec<Tensor<B>>,
+}
+
 impl<B: Backend> LanguageModel<B> {
     /// Tokens drawn one after another from where `cache` stands, captured by the device to be replayed: `count` of every text,
     /// `[count, batch]`, whatever the input. The first thing that is read is `unread [batch]`; a text's draws go on with its row
@@ -19,52 +29,54 @@ impl<B: Backend> LanguageModel<B> {
         (unread, streams): (&[u32], &[[u32; 3]]),
         count: usize,
     ) -> Result<Capture<Box<dyn CapturedStep<B>>>> {
-        if let Some(why) = options.why_on_host() {
-            return Ok(Capture::Refused { why: why.to_owned() });
-        }
-        let counts: Vec<_> = self.mixers().iter().map(|mixer| mixer.counts()).collect();
-        if let Some(layer) = counts.iter().position(|counts| *counts == Counts::Host) {
-            let why = format!("the mixer of layer {layer} does other work at other positions");
+        if let Some(why) = self.why_call_by_call(options) {
             return Ok(Capture::Refused { why });
         }
-        let cache = &match counts.iter().max() {
+        let cache = &match self.mixers().iter().map(|mixer| mixer.counts()).max() {
             Some(Counts::Device) => cache.clone().counted_by_device(self.device())?,
             _ => cache.clone(),
         };
-        let batch = cache.batch();
         let mut state = cache.arrays();
-        state.push(self.ids(unread, batch)?);
-        state.push(Tensor::from_u32(self.device(), [batch, 3], streams.concat())?);
+        state.extend(self.to_draw_from(unread, streams)?);
         let input = Tensor::from_u32(self.device(), [1], vec![0])?;
         let mut step = |mut state: Vec<Tensor<B>>, _: Tensor<B>| {
             let mut tokens = Vec::new();
             for _ in 0..count {
-                let token = self.draw(cache, options, state)?;
-                tokens.push(token.0);
-                state = token.1;
+                let next = self.drawn(cache, options, state)?;
+                tokens.push(next.tokens.reshape([1, cache.batch()])?);
+                state = next.state;
             }
             Ok((state, primitives::concat(&tokens.iter().collect::<Vec<_>>(), 0)?))
         };
         Ok(hecate_core::capture(self.device(), &state, &input, &mut step)?)
     }
 
-    /// The next token of every text `[1, batch]` and the state after it, as in [`LanguageModel::capture`].
-    fn draw(
-        &self,
-        cache: &Cache<B>,
-        options: &Options,
-        mut state: Vec<Tensor<B>>,
-    ) -> Result<(Tensor<B>, Vec<Tensor<B>>)> {
+    /// Why no captured step draws tokens in this way; none if one does.
+    pub(super) fn why_call_by_call(&self, options: &Options) -> Option<String> {
+        let layer = || self.mixers().iter().position(|mixer| mixer.counts() == Counts::Host);
+        let moving = || layer().map(|layer| format!("the mixer of layer {layer} does other work at other positions"));
+        options.why_on_host().map(str::to_owned).or_else(moving)
+    }
+
+    /// What a step reads and draws by, beside a cache: the unread tokens `[batch, 1]` and the streams `[batch, 3]`.
+    pub(super) fn to_draw_from(&self, unread: &[u32], streams: &[[u32; 3]]) -> Result<[Tensor<B>; 2]> {
+        let batch = unread.len();
+        Ok([self.ids(unread, batch)?, Tensor::from_u32(self.device(), [batch, 3], streams.concat())?])
+    }
+
+    /// The next token of every text, after what the state of [`LanguageModel::capture`] says was drawn before.
+    pub(super) fn drawn(&self, cache: &Cache<B>, options: &Options, mut state: Vec<Tensor<B>>) -> Result<Drawn<B>> {
         let batch = cache.batch();
         let drawn = state.split_off(state.len() - 2);
         let mut next = cache.with_arrays(state);
-        let logits = self.logits(&Tape::inert(self.parameters()), &drawn[0], Some(&mut next))?.into_value();
-        let scores = options.known(logits.reshape([batch, logits.shape().last()])?)?;
-        let Sampled { tokens, streams } = primitives::sample(&options.draw, &scores, &drawn[1])?;
+        let scores = self.logits(&Tape::inert(self.parameters()), &drawn[0], Some(&mut next))?.into_value();
+        let scores = scores.reshape([batch, scores.shape().last()])?;
+        let Sampled { tokens, streams } =
+            primitives::sample(&options.draw, &options.known(scores.clone())?, &drawn[1])?;
         next.advance_on_device(1)?;
         let mut state = next.arrays();
         state.extend([tokens.reshape([batch, 1])?, streams]);
-        Ok((tokens.reshape([1, batch])?, state))
+        Ok(Drawn { tokens, scores, state })
     }
 
     /// Makes at once what a first continuation of `prompt` would wait for bit by bit

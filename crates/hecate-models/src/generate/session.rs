@@ -1,5 +1,6 @@
 //! Texts that go on whenever they are asked to: one by one or several in one pass, from memory or from a file.
 
+mod captured;
 mod speculation;
 mod together;
 
@@ -11,6 +12,7 @@ use crate::{
     language_model::POSITION,
     sampling::{Likelihood, Sampler},
 };
+use captured::replay_together;
 use hecate_core::{Backend, Shape, Tensor};
 use std::{path::Path, sync::Arc};
 use together::{Together, draw_together, read_together};
@@ -105,7 +107,7 @@ impl<B: Backend> Memory<B> {
     fn own(&self, model: &LanguageModel<B>) -> Result<Cache<B>> {
         match self {
             Self::Own(cache) => Ok(cache.clone()),
-            Self::Row(all, row) => all.cache.text(&model.inert(), *row, all.positions[*row]),
+            Self::Row(all, row) => all.left()?.cache.text(&model.inert(), *row, all.positions[*row]),
         }
     }
 
@@ -207,7 +209,7 @@ impl<B: Backend> Session<B> {
     pub fn bytes(&self) -> usize {
         match &self.memory {
             Memory::Own(cache) => cache.bytes(),
-            Memory::Row(all, _) => all.cache.bytes() / all.positions.len(),
+            Memory::Row(all, _) => all.bytes_of_one(),
         }
     }
 
@@ -307,18 +309,18 @@ impl<B: Backend> Session<B> {
 /// Draws the next token of each session; one result a session, in their order. Where all mixers allow it, what is to be read
 /// before is read in one pass, of texts of unlike lengths too. Sessions that go on in the same company keep their memories
 /// together, so that nothing is copied from call to call, and the device draws for those whose samplers ask for nothing that only
-/// the host does. The tokens are the same in each case.
+/// the host does. After some calls in one company, of samplers that differ by their seeds alone, a device that captures graphs
+/// replays one; texts may then come and go. The tokens are the same in each case.
 pub fn next_of_all<B: Backend>(model: &LanguageModel<B>, sessions: &mut [&mut Session<B>]) -> Vec<Result<u32>> {
     let mut drawn: Vec<Option<Result<u32>>> = sessions.iter().map(|_| None).collect();
     let unread = |(_, session): &(usize, &mut Session<B>)| session.unread.is_some();
     let all = sessions.iter_mut().map(|session| &mut **session).enumerate();
     let (places, mut waiting): (Vec<usize>, Vec<&mut Session<B>>) = all.filter(unread).unzip();
-    if model.takes_unlike_texts() && waiting.len() > 1 {
-        match read_together(model, &mut waiting) {
-            Ok(()) => {
-                let tokens = draw_together(&mut waiting);
-                places.into_iter().zip(tokens).for_each(|(place, token)| drawn[place] = token);
-            }
+    // One text alone gains by a graph, and by nothing else.
+    let least = if model.device().captures_work() { 1 } else { 2 };
+    if model.takes_unlike_texts() && waiting.len() >= least {
+        match go_on_together(model, &mut waiting) {
+            Ok(tokens) => places.into_iter().zip(tokens).for_each(|(place, token)| drawn[place] = token),
             // One that cannot go on does not stop the others: each reads its own token below, and has its own error.
             Err(error) => tracing::warn!(%error, "texts are read one by one"),
         }
@@ -326,4 +328,16 @@ pub fn next_of_all<B: Backend>(model: &LanguageModel<B>, sessions: &mut [&mut Se
     let own =
         |(session, drawn): (&mut &mut Session<B>, Option<Result<u32>>)| drawn.unwrap_or_else(|| session.next(model));
     sessions.iter_mut().zip(drawn).map(own).collect()
+}
+
+/// Reads what each of the sessions drew last in one pass, and draws of their next tokens what the device can.
+fn go_on_together<B: Backend>(
+    model: &LanguageModel<B>,
+    sessions: &mut [&mut Session<B>],
+) -> Result<Vec<Option<Result<u32>>>> {
+    if let Some(tokens) = replay_together(model, sessions)? {
+        return Ok(tokens.into_iter().map(Some).collect());
+    }
+    read_together(model, sessions)?;
+    Ok(draw_together(sessions))
 }

@@ -112,14 +112,42 @@ impl<B: Backend> Cache<B> {
             return Err(Error::config("caches", 0, "those of one text or more"));
         };
         let memory = LayerCache::join(tape, &all.iter().map(|cache| &cache.memory).collect::<Vec<_>>())?;
-        let positions = all.iter().map(|cache| cache.position);
-        let numbers = positions
-            .clone()
-            .map(|position| u32::try_from(position).map_err(|_| Error::config("position", position, "under 2^32")));
-        let positions = Tensor::from_u32(device, [all.len()], numbers.collect::<Result<_>>()?)?;
-        let position = all.iter().map(|cache| cache.position).max().unwrap_or(0);
-        let config = Arc::clone(&first.config);
-        Ok(Self { batch: all.len(), position, memory, positions: Some(positions), config })
+        let positions: Vec<usize> = all.iter().map(|cache| cache.position).collect();
+        Self { batch: all.len(), memory, ..(*first).clone() }.at_each(device, &positions)
+    }
+
+    /// The same with other texts in some places, which come in order; each text then stands at its position.
+    pub(crate) fn with_texts(
+        &self,
+        tape: &Tape<'_, B>,
+        device: &B,
+        texts: &[(usize, &Self)],
+        positions: &[usize],
+    ) -> Result<Self> {
+        let others: Vec<_> = texts.iter().map(|(place, cache)| (*place, &cache.memory)).collect();
+        Self { memory: self.memory.with_texts(tape, &others)?, ..self.clone() }.at_each(device, positions)
+    }
+
+    /// The same texts in as many rows as there are positions: those beyond are copies of the first.
+    pub(crate) fn padded(&self, tape: &Tape<'_, B>, device: &B, positions: &[usize]) -> Result<Self> {
+        let first = self.memory.text(tape, 0)?;
+        let copies = std::iter::repeat_n(&first, positions.len().saturating_sub(self.batch));
+        let memory = LayerCache::join(tape, &std::iter::once(&self.memory).chain(copies).collect::<Vec<_>>())?;
+        Self { batch: positions.len(), memory, ..self.clone() }.at_each(device, positions)
+    }
+
+    /// One of as many texts with arrays of the first alone, for [`Cache::with_arrays`].
+    pub(crate) fn like(&self, tape: &Tape<'_, B>) -> Result<Self> {
+        Ok(Self { memory: self.memory.text(tape, 0)?, ..self.clone() })
+    }
+
+    /// The same texts, each at its position, which the device counts on.
+    fn at_each(self, device: &B, positions: &[usize]) -> Result<Self> {
+        let number =
+            |&position: &usize| u32::try_from(position).map_err(|_| Error::config("position", position, "under 2^32"));
+        let numbers = positions.iter().map(number).collect::<Result<_>>()?;
+        let position = positions.iter().copied().max().unwrap_or(0);
+        Ok(Self { position, positions: Some(Tensor::from_u32(device, [positions.len()], numbers)?), ..self })
     }
 
     /// One of these texts, which stands at `position`.
