@@ -16,6 +16,8 @@ use hecate_cpu::{Algorithm, Cpu};
 
 #[path = "cpu/frozen.rs"]
 mod frozen;
+#[path = "cpu/neurons.rs"]
+mod neurons;
 
 hecate_conformance::conformance!(backends);
 

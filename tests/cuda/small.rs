@@ -6,7 +6,7 @@ use hecate_conformance::{Case, Sizes, oracle::Oracle};
 use hecate_core::{
     DType, Kernel,
     rules::{
-        Activation, Atlas, Delta, Dgd, Hebbian, Lattice, Lightning, MatrixMemory, Memora, MemoraMatrix, MlpMemory,
+        Activation, Atlas, Delta, Dgd, Hebbian, Lattice, Lif, Lightning, MatrixMemory, Memora, MemoraMatrix, MlpMemory,
         Moneta, MonetaMatrix, Titans, TitansMlp, Trellis, Yaad, YaadMatrix, YaadMomentum,
     },
 };
@@ -110,6 +110,7 @@ small! {
     halves_memora: Bf16 [17, 32], Memora { frozen: Some(16), ..<Memora>::default() };
     // Slots and windows, a token at a time and in groups.
     tokens_lattice: F32 [3, 12], Lattice::default();
+    tokens_lif: F32 [3, 12], Lif::default();
     tokens_trellis: F32 [3, 12], Trellis::default();
     tokens_atlas: F32 [3, 12], Atlas::default();
     groups_lattice: F32 [5, 32], Lattice { frozen: Some(4), ..Lattice::default() };

@@ -37,6 +37,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("recurrent.cuh", include_str!("recurrent/recurrent.cuh")),
     ("pieces.cuh", include_str!("recurrent/pieces.cuh")),
     ("product.cuh", include_str!("product.cuh")),
+    ("lif.cuh", include_str!("rules/lif.cuh")),
     ("unit_slots.cuh", include_str!("rules/unit_slots.cuh")),
     ("square.cuh", include_str!("rules/square.cuh")),
     ("newton_schulz_groups.cuh", include_str!("rules/newton_schulz_groups.cuh")),

@@ -84,6 +84,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &rules::lattice::SOURCE,
     &rules::atlas::PIECES,
     &rules::lattice::PIECES,
+    &rules::lif::SOURCE,
     &rules::trellis::SOURCE,
     &rules::trellis::PIECES,
 ];

@@ -47,5 +47,6 @@ pub(crate) const ALL: &[&[Kernel<'static>]] = &[
     primitives::sums::KERNELS,
     rules::atlas::KERNELS,
     rules::lattice::KERNELS,
+    rules::lif::KERNELS,
     rules::trellis::KERNELS,
 ];

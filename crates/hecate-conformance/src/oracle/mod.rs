@@ -7,6 +7,7 @@
 mod atlas;
 mod deep;
 mod lattice;
+mod lif;
 mod linear;
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,18 @@ pub trait Oracle: Rule {
     /// Whether its momentum is multiplied by `a` as the memory is.
     fn momentum_forgets(self) -> bool {
         false
+    }
+
+    /// Whether its gradient is the derivative of its results. Where it is not, a surrogate stands for a step's derivative, and
+    /// other vectors than central differences have to say that it is right.
+    fn differentiable(self) -> bool {
+        true
+    }
+
+    /// The least distance of a number from where the rule's results jump: infinite where they never do. A case whose distance
+    /// is in the order of rounding has two right answers, and is drawn again.
+    fn distance(_case: &Case<Self>) -> f64 {
+        f64::INFINITY
     }
 
     /// A step size up to which the rule is stable alone with unit keys. Groups of tokens take their steps together.

@@ -8,7 +8,7 @@ use hecate_core::rules::*;
 #[test]
 fn gradients_are_those_of_central_differences() {
     macro_rules! rules {
-        ($($rule:ident),*) => { $(for rule in <$rule>::all() {
+        ($($rule:ident),*) => { $(for rule in <$rule>::all().into_iter().filter(|rule| rule.differentiable()) {
             let batch = Case::new(rule, Sizes::new(1, 18, 2, 3, 4), 1);
             let packed = Case::packed(rule, &[3, 1, 8], 1, 4, 5, 2);
             for case in [batch, packed] {

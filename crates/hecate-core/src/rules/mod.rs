@@ -89,6 +89,7 @@ mod delta;
 mod dgd;
 mod hebbian;
 mod lattice;
+mod lif;
 mod lightning;
 mod titans;
 mod trellis;
@@ -106,6 +107,7 @@ pub use delta::{Delta, Erase};
 pub use dgd::{Dgd, DgdGates, EraseLogits, Objective};
 pub use hebbian::{Hebbian, Matrix, WriteGates, WriteLogits};
 pub use lattice::{Lattice, RETENTION_FLOOR, SLOT_NORM_TOLERANCE, UnitSlots, Variant};
+pub use lif::{Lif, Reset, Surrogate};
 pub use lightning::{Lightning, StrengthGates};
 pub use titans::{Momentum, MomentumGates, MomentumLogits, Titans};
 pub use trellis::{AnchorPair, CodeGates, CodeLogits, Phi, SLOT_EPSILON, SlotPair, Trellis};
@@ -122,7 +124,7 @@ macro_rules! rule_list {
                 titans_mlp TitansMlp, moneta Moneta, moneta_matrix MonetaMatrix, yaad Yaad, yaad_matrix YaadMatrix,
                 yaad_momentum YaadMomentum, memora Memora, memora_matrix MemoraMatrix
             }
-            Own { lattice Lattice, trellis Trellis, atlas Atlas }
+            Own { lattice Lattice, trellis Trellis, atlas Atlas, lif Lif }
         }
     };
     (@types $callback:ident [$($before:tt)*] $($family:ident { $($name:ident $rule:ident),* })*) => {

@@ -4,4 +4,5 @@
 
 mod atlas;
 mod lattice;
+mod lif;
 mod trellis;

@@ -8,7 +8,7 @@ use hecate_core::{
     memory,
     primitives::{Map, Transpose},
     rules::{
-        Atlas, CodeGates, CodeLogits, Lattice, MomentumLogits, Phi, Trellis, WindowGates, WriteGates, WriteLogits,
+        Atlas, CodeGates, CodeLogits, Lattice, Lif, MomentumLogits, Phi, Trellis, WindowGates, WriteGates, WriteLogits,
     },
 };
 
@@ -49,6 +49,16 @@ impl GatedRule<Own> for Atlas {
 
 /// `θ = σ(b)`: with unit keys and values of norm about 1, a write turns a slot by less than a right angle.
 impl GatedRule<Own> for Lattice {
+    type Logits = WriteLogits<()>;
+
+    fn gates_of<B: Backend>(self, from: GateInputs<'_, '_, B, WriteLogits<()>>) -> Result<WriteGates<Var<B>>> {
+        let GateInputs { tape, log_a, logits, .. } = from;
+        Ok(WriteGates { log_a, theta: tape.map(Map::Sigmoid, &logits.b_proj)? })
+    }
+}
+
+/// `θ = σ(b)`, the share of a token's current that comes in.
+impl GatedRule<Own> for Lif {
     type Logits = WriteLogits<()>;
 
     fn gates_of<B: Backend>(self, from: GateInputs<'_, '_, B, WriteLogits<()>>) -> Result<WriteGates<Var<B>>> {

@@ -2,4 +2,5 @@
 
 pub(crate) mod atlas;
 pub(crate) mod lattice;
+pub(crate) mod lif;
 pub(crate) mod trellis;

@@ -94,6 +94,12 @@ impl Gated<Own> for Lattice {
     }
 }
 
+impl Gated<Own> for Lif {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
+        WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
+    }
+}
+
 impl Gated<Own> for Trellis {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> CodeGates<Var> {
         let (theta, code) = (sigmoid(&signal("b_proj")), signal("code_proj"));

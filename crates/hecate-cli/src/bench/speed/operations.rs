@@ -4,7 +4,7 @@
 use hecate::{
     Rule,
     families::{Deep, DeepRule, Linear, LinearRule, Own},
-    rules::{Atlas, Lattice, Trellis},
+    rules::{Atlas, Lattice, Lif, Trellis},
 };
 
 /// A rule whose operations are known.
@@ -46,6 +46,13 @@ impl<R: DeepRule> Counted<Deep> for R {
 impl Counted<Own> for Lattice {
     fn operations(self, key: usize, value: usize) -> f64 {
         products(6, key, value)
+    }
+}
+
+/// (100) and (103): a current in and a spike out.
+impl Counted<Own> for Lif {
+    fn operations(self, key: usize, value: usize) -> f64 {
+        products(2, key, value)
     }
 }
 
