@@ -291,6 +291,11 @@ fn what_is_not_built_or_does_not_fit_is_told_by_name() {
     refused(&set("llama.rope.dimension_count", 6, 4), &["llama.rope.dimension_count", "expected 6"]);
     refused(&set("llama.feed_forward_length", 23, 24), &["`blk.0.ffn_", "expected"]);
     refused(&set("llama.attention.head_count_kv", 1, 0), &["num_key_value_heads"]);
+    let groups = |heads| number("qwen35.ssm.group_count", heads);
+    refused(
+        &changed("qwen3_5_text.gguf", &groups(3), &groups(1)),
+        &["qwen35.ssm.time_step_rank", "in GGUF files value heads that share a key head"],
+    );
     // Keys of the same length stand for others.
     let key = |new: &str| changed("llama.gguf", b"llama.attention.key_length", new.as_bytes());
     refused(&key("llama.attention.key_lengtH"), &["`llama.attention.key_lengtH`", "may change the model"]);

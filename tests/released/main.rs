@@ -17,17 +17,20 @@ use std::{fs, path::PathBuf};
 use tempfile::TempDir;
 
 /// Every family, in the forms that its files have.
-const MODELS: [&str; 10] = [
+const MODELS: [&str; 13] = [
     "llama",
     "llama_bf16",
     "delta_net",
     "gated_deltanet",
     "gated_deltanet_f16",
+    "gated_deltanet_grouped",
     "olmo_hybrid",
     "olmo_hybrid_rotary",
+    "olmo_hybrid_grouped",
     "lfm2",
     "qwen3_5",
     "qwen3_5_text",
+    "qwen3_5_grouped",
 ];
 /// One of attention alone, and one of all layers: what a GPU in software has time for.
 const FEW: [&str; 2] = ["llama", "qwen3_5"];

@@ -100,7 +100,11 @@ def mixer(w, x, config, heads):
         torch.nn.functional.pad(y.mT, (taps.shape[-1] - 1, 0)), taps, groups=taps.shape[0]
     ).mT
     silu = torch.nn.functional.silu
-    q, k, v = (silu(conv(x @ w[f"{n}_proj.weight"].mT, w[f"{n}_conv1d.weight"])).unflatten(-1, (heads, -1)) for n in "qkv")
+    values = getattr(config, "num_v_heads", None) or heads
+    each = dict(q=heads, k=heads, v=values)
+    q, k, v = (silu(conv(x @ w[f"{n}_proj.weight"].mT, w[f"{n}_conv1d.weight"])).unflatten(-1, (h, -1)) for n, h in each.items())
+    # Value heads that share a key head are neighbours.
+    q, k = (y.repeat_interleave(values // heads, -2) for y in (q, k))
     q, k = (y * torch.rsqrt(y.square().sum(-1, keepdim=True) + 1e-6) for y in (q, k))
     beta = (x @ w["b_proj.weight"].mT).sigmoid() * (2 if config.allow_neg_eigval else 1)
     log_a = torch.zeros_like(beta)
@@ -108,7 +112,7 @@ def mixer(w, x, config, heads):
         log_a = -w["A_log"].exp() * torch.nn.functional.softplus(x @ w["a_proj.weight"].mT + w["dt_bias"])
     out = rms(recurrence(q, k, v, log_a, beta), w["o_norm.weight"], config.norm_eps)
     if "g_proj.weight" in w:
-        gate = (x @ w["g_proj.weight"].mT).unflatten(-1, (heads, -1))
+        gate = (x @ w["g_proj.weight"].mT).unflatten(-1, (values, -1))
         act = torch.sigmoid if getattr(config, "output_gate_activation", "swish") == "sigmoid" else silu
         out = out * act(gate)
     return out.flatten(-2) @ w["o_proj.weight"].mT
@@ -196,12 +200,12 @@ def delta_net():
     return DeltaNetForCausalLM(config)
 
 
-def gated_deltanet(**more):
+def gated_deltanet(heads=3, **more):
     """The gated delta rule."""
     from fla.models import GatedDeltaNetConfig, GatedDeltaNetForCausalLM
 
     config = GatedDeltaNetConfig(
-        **COMMON, hidden_size=17, num_heads=3, head_dim=6, expand_v=1.5, num_hidden_layers=2, intermediate_size=23,
+        **COMMON, hidden_size=17, num_heads=heads, head_dim=6, expand_v=1.5, num_hidden_layers=2, intermediate_size=23,
         norm_eps=1e-3, **more,
     )
     return GatedDeltaNetForCausalLM(config)
@@ -218,12 +222,12 @@ def olmo_hybrid(**more):
     return OlmoHybridForCausalLM(config)
 
 
-def qwen3_5(tied):
+def qwen3_5(tied, keys=3, values=3):
     """The gated delta rule beside gated attention."""
     config = transformers.Qwen3_5TextConfig(
         **COMMON, hidden_size=19, intermediate_size=23, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
         head_dim=12, layer_types=["linear_attention", "full_attention", "linear_attention"], linear_key_head_dim=6,
-        linear_value_head_dim=9, linear_num_key_heads=3, linear_num_value_heads=3, linear_conv_kernel_dim=3, rms_norm_eps=1e-3,
+        linear_value_head_dim=9, linear_num_key_heads=keys, linear_num_value_heads=values, linear_conv_kernel_dim=3, rms_norm_eps=1e-3,
         tie_word_embeddings=tied,
         rope_parameters={"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5},
     )
@@ -251,9 +255,14 @@ MODELS = {
     ),
     "olmo_hybrid": lambda name: save(name, olmo_hybrid(rope_parameters=ROTARY | {"rope_theta": None}), in_64_bits, "8KB"),
     "olmo_hybrid_rotary": lambda name: save(name, olmo_hybrid(rope_parameters=ROTARY), in_64_bits),
+    "gated_deltanet_grouped": lambda name: save(name, gated_deltanet(heads=2, num_v_heads=4), written_out),
+    "olmo_hybrid_grouped": lambda name: save(
+        name, olmo_hybrid(rope_parameters=ROTARY, linear_num_key_heads=2, linear_num_value_heads=4), in_64_bits, "8KB"
+    ),
     "lfm2": lambda name: save(name, lfm2(), in_64_bits, "8KB"),
     "qwen3_5": lambda name: save(name, qwen3_5(True), in_64_bits, change=nested),
     "qwen3_5_text": lambda name: save(name, qwen3_5(False), in_64_bits, "8KB", torch.bfloat16),
+    "qwen3_5_grouped": lambda name: save(name, qwen3_5(False, 2, 6), in_64_bits, "8KB"),
 }
 
 if __name__ == "__main__":

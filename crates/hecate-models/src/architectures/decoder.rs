@@ -91,13 +91,12 @@ pub(super) fn sizes(named: &[(&str, usize)]) -> Result<()> {
     named.iter().try_for_each(|&(name, size)| within(name, size, 1..=SIZE))
 }
 
-/// Refuses value heads that share a key head.
-pub(super) fn own_key_heads((keys, key_heads): (&str, usize), (values, value_heads): (&str, usize)) -> Result<()> {
-    if key_heads == value_heads {
-        return Ok(());
+/// How many value heads share a key head.
+pub(super) fn sharing((keys, key_heads): (&str, usize), (values, value_heads): (&str, usize)) -> Result<usize> {
+    if key_heads > 0 && value_heads > 0 && value_heads.is_multiple_of(key_heads) {
+        return Ok(value_heads / key_heads);
     }
-    let expected = format!("{key_heads}, as {keys}: value heads that share a key head are not built yet");
-    Err(Error::config(values, value_heads, expected))
+    Err(Error::config(values, value_heads, format!("a multiple of `{keys}`, {key_heads}")))
 }
 
 /// A part of a width for each of so many heads.

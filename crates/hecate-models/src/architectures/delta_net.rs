@@ -84,9 +84,9 @@ impl DeltaNet {
     }
 }
 
-/// How memories of flash-linear-attention are formed, with keys of this width.
-pub(super) fn form(key: usize, gate: GateFunction) -> MemoryForm {
-    MemoryForm { norm_epsilon: NORM_EPSILON, query_scale: (key as f32).sqrt().recip(), biased: false, gate }
+/// How memories of flash-linear-attention are formed, with keys of this width, which so many of them share.
+pub(super) fn form(key: usize, gate: GateFunction, sharing: usize) -> MemoryForm {
+    MemoryForm { norm_epsilon: NORM_EPSILON, query_scale: (key as f32).sqrt().recip(), biased: false, gate, sharing }
 }
 
 /// Width inside of MLPs: what is told, else two thirds of `ratio` hidden sizes, and up to a multiple of 256.
@@ -122,7 +122,7 @@ impl Released for DeltaNet {
 
     fn build<B: Backend>(&self, build: &mut Builder<'_, B>) -> Result<Box<dyn Model<B>>> {
         let (hidden, epsilon, memory) = (self.hidden_size, self.norm_eps, self.memory()?);
-        let form = form(memory.key_dim.unwrap_or(1), GateFunction::Silu);
+        let form = form(memory.key_dim.unwrap_or(1), GateFunction::Silu, 1);
         let inner = inner(self.intermediate_size, hidden, self.hidden_ratio)?;
         self.decoder().build(build, (RmsNorm::new, epsilon), |build, _| {
             let before_mixer = RmsNorm::new(build, "attn_norm", hidden, epsilon)?;

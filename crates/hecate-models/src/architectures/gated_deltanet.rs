@@ -2,7 +2,7 @@
 
 use super::{
     Released,
-    decoder::{Decoder, own_key_heads, sizes},
+    decoder::{Decoder, sharing, sizes},
     delta_net::{form, inner},
 };
 use crate::{
@@ -86,10 +86,19 @@ impl GatedDeltaNet {
         }
     }
 
+    fn value_heads(&self) -> usize {
+        self.num_v_heads.unwrap_or(self.num_heads)
+    }
+
+    /// Value heads that share a key head.
+    fn sharing(&self) -> Result<usize> {
+        sharing(("num_heads", self.num_heads), ("num_v_heads", self.value_heads()))
+    }
+
     fn memory(&self) -> MemoryConfig<Delta> {
         MemoryConfig {
             rule: GATED,
-            heads: self.num_heads,
+            heads: self.value_heads(),
             key_dim: Some(self.head_dim),
             value_dim: Some((self.head_dim as f64 * self.expand_v) as usize),
             conv: self.conv_size,
@@ -112,10 +121,10 @@ impl Released for GatedDeltaNet {
 
     fn check(&self) -> Result<()> {
         self.decoder().check()?;
-        own_key_heads(("num_heads", self.num_heads), ("num_v_heads", self.num_v_heads.unwrap_or(self.num_heads)))?;
         gate_function("output_gate_activation", &self.output_gate_activation)?;
         let inner = inner(self.intermediate_size, self.hidden_size, self.hidden_ratio)?;
         sizes(&[("num_heads", self.num_heads), ("intermediate_size", inner), ("conv_size", self.conv_size)])?;
+        self.sharing()?;
         self.memory().check(self.hidden_size)
     }
 
@@ -125,7 +134,8 @@ impl Released for GatedDeltaNet {
 
     fn build<B: Backend>(&self, build: &mut Builder<'_, B>) -> Result<Box<dyn Model<B>>> {
         let (hidden, epsilon, memory) = (self.hidden_size, self.norm_eps, self.memory());
-        let form = form(self.head_dim, gate_function("output_gate_activation", &self.output_gate_activation)?);
+        let gate = gate_function("output_gate_activation", &self.output_gate_activation)?;
+        let form = form(self.head_dim, gate, self.sharing()?);
         let inner = inner(self.intermediate_size, hidden, self.hidden_ratio)?;
         self.decoder().build(build, (RmsNorm::new, epsilon), |build, _| {
             let before_mixer = RmsNorm::new(build, "attn_norm", hidden, epsilon)?;

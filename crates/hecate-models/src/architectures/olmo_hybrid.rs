@@ -2,7 +2,7 @@
 
 use super::{
     Join, Released,
-    decoder::{Trunk, attention_layers, own_key_heads, share, sizes},
+    decoder::{Trunk, attention_layers, share, sharing, sizes},
     delta_net::form,
     gated_deltanet::GATED,
     rope::Rope,
@@ -47,15 +47,13 @@ fn negative() -> bool {
 }
 
 impl OlmoHybrid {
-    /// Key heads and value heads.
-    fn memory_heads(&self) -> [usize; 2] {
-        [self.linear_num_key_heads, self.linear_num_value_heads].map(|heads| heads.unwrap_or(self.num_attention_heads))
-    }
-
-    fn memory(&self) -> MemoryConfig<Delta> {
-        let [heads, _] = self.memory_heads();
-        let key = self.linear_key_head_dim.unwrap_or((0.75 * self.trunk.hidden_size as f64 / heads as f64) as usize);
-        MemoryConfig {
+    /// The memory, and how many value heads share a key head.
+    fn memory(&self) -> Result<(MemoryConfig<Delta>, usize)> {
+        let heads = [self.linear_num_key_heads, self.linear_num_value_heads];
+        let [keys, heads] = heads.map(|heads| heads.unwrap_or(self.num_attention_heads));
+        let key = self.linear_key_head_dim.unwrap_or((0.75 * self.trunk.hidden_size as f64 / keys as f64) as usize);
+        let sharing = sharing(("linear_num_key_heads", keys), ("linear_num_value_heads", heads))?;
+        let memory = MemoryConfig {
             rule: GATED,
             heads,
             key_dim: Some(key),
@@ -63,7 +61,8 @@ impl OlmoHybrid {
             conv: self.linear_conv_kernel_dim,
             step: if self.linear_allow_neg_eigval { 2.0 } else { 1.0 },
             ..MemoryConfig::default()
-        }
+        };
+        Ok((memory, sharing))
     }
 
     fn attention(&self) -> Result<FullAttentionConfig> {
@@ -87,8 +86,8 @@ impl OlmoHybrid {
             let attention = FullAttention::new(&mut build.within("self_attn"), self.attention()?)?;
             (NormPlace::After, ["post_attention_layernorm", "post_feedforward_layernorm"], Box::new(attention))
         } else {
-            let memory = self.memory();
-            let form = form(memory.key_dim.unwrap_or(1), GateFunction::Silu);
+            let (memory, sharing) = self.memory()?;
+            let form = form(memory.key_dim.unwrap_or(1), GateFunction::Silu, sharing);
             let sizes = (hidden, OUTPUT_EPSILON);
             let memory = Memory::in_form(&mut build.within("linear_attn"), &memory, sizes, form)?;
             (NormPlace::Before, ["input_layernorm", "post_attention_layernorm"], Box::new(memory))
@@ -106,12 +105,11 @@ impl Released for OlmoHybrid {
 
     fn check(&self) -> Result<()> {
         self.trunk.check()?;
-        let (attention, [keys, values]) = (self.attention()?, self.memory_heads());
+        let attention = self.attention()?;
         let own = [("num_attention_heads", attention.heads), ("num_key_value_heads", attention.kv_heads)];
         sizes(&[own[0], own[1], ("head_dim", attention.width)])?;
-        own_key_heads(("linear_num_key_heads", keys), ("linear_num_value_heads", values))?;
         self.attends()?;
-        self.memory().check(self.trunk.hidden_size)
+        self.memory()?.0.check(self.trunk.hidden_size)
     }
 
     fn layers(&self) -> usize {

@@ -3,7 +3,7 @@
 
 use super::{
     Join, Released,
-    decoder::{Trunk, attention_layers, own_key_heads, sizes},
+    decoder::{Trunk, attention_layers, sharing, sizes},
     delta_net::form,
     gated_deltanet::{GATED, gate_function},
     rope::Rope,
@@ -39,15 +39,19 @@ pub struct Qwen35 {
 }
 
 impl Qwen35 {
-    fn memory(&self) -> MemoryConfig<Delta> {
-        MemoryConfig {
+    /// The memory, and how many value heads share a key head.
+    fn memory(&self) -> Result<(MemoryConfig<Delta>, usize)> {
+        let heads = self.linear_num_value_heads;
+        let sharing = sharing(("linear_num_key_heads", self.linear_num_key_heads), ("linear_num_value_heads", heads))?;
+        let memory = MemoryConfig {
             rule: GATED,
-            heads: self.linear_num_key_heads,
+            heads,
             key_dim: Some(self.linear_key_head_dim),
             value_dim: Some(self.linear_value_head_dim),
             conv: self.linear_conv_kernel_dim,
             ..MemoryConfig::default()
-        }
+        };
+        Ok((memory, sharing))
     }
 
     fn attention(&self) -> Result<FullAttentionConfig> {
@@ -78,8 +82,9 @@ impl Qwen35 {
             Box::new(FullAttention::new(&mut build.within("self_attn"), self.attention()?)?)
         } else {
             let gate = gate_function("output_gate_type", self.output_gate_type.as_deref().unwrap_or("swish"))?;
-            let form = form(self.linear_key_head_dim, gate);
-            Box::new(Memory::in_form(&mut build.within("linear_attn"), &self.memory(), (hidden, epsilon), form)?)
+            let (memory, sharing) = self.memory()?;
+            let form = form(self.linear_key_head_dim, gate, sharing);
+            Box::new(Memory::in_form(&mut build.within("linear_attn"), &memory, (hidden, epsilon), form)?)
         };
         let before_mlp = RmsNorm::one_plus(build, "post_attention_layernorm", hidden, epsilon)?;
         let mlp = Mlp::new(&mut build.within("mlp"), hidden, self.trunk.intermediate_size)?;
@@ -94,15 +99,11 @@ impl Released for Qwen35 {
 
     fn check(&self) -> Result<()> {
         self.trunk.check()?;
-        let own =
-            [("num_attention_heads", self.num_attention_heads), ("num_key_value_heads", self.num_key_value_heads)];
-        sizes(&[own[0], own[1], ("head_dim", self.head_dim)])?;
-        let values = ("linear_num_value_heads", self.linear_num_value_heads);
-        own_key_heads(("linear_num_key_heads", self.linear_num_key_heads), values)?;
-        self.attention()?;
+        let FullAttentionConfig { heads, kv_heads, width, .. } = self.attention()?;
+        sizes(&[("num_attention_heads", heads), ("num_key_value_heads", kv_heads), ("head_dim", width)])?;
         self.attends()?;
         gate_function("output_gate_type", self.output_gate_type.as_deref().unwrap_or("swish"))?;
-        self.memory().check(self.trunk.hidden_size)
+        self.memory()?.0.check(self.trunk.hidden_size)
     }
 
     fn layers(&self) -> usize {

@@ -40,6 +40,8 @@ pub struct Memory<R: GatedRule> {
 pub(super) struct MemoryLayer {
     /// Memories side by side, `H`.
     heads: usize,
+    /// [`MemoryForm::sharing`].
+    sharing: usize,
     /// Width of the rule's keys, `K`: that of the features.
     key: usize,
     /// Width of a head's values, `V`.
@@ -72,18 +74,25 @@ pub struct MemoryForm {
     pub biased: bool,
     /// What is made of the output's gate.
     pub gate: GateFunction,
+    /// Memories side by side that have the same queries and keys, a divisor of all: there are as many fewer heads of these than
+    /// of values and gates. 1 where each has its own.
+    pub sharing: usize,
 }
 
 impl Default for MemoryForm {
     fn default() -> Self {
-        Self { norm_epsilon: NORM_EPSILON, query_scale: 1.0, biased: true, gate: GateFunction::Silu }
+        Self { norm_epsilon: NORM_EPSILON, query_scale: 1.0, biased: true, gate: GateFunction::Silu, sharing: 1 }
     }
 }
 
 impl MemoryForm {
-    /// Refuses what no norm and no query can be multiplied with.
-    fn check(&self) -> Result<()> {
-        let Self { norm_epsilon, query_scale, .. } = *self;
+    /// Refuses what no norm and no query can be multiplied with, and so many memories that cannot be shared out.
+    fn check(&self, heads: usize) -> Result<()> {
+        let Self { norm_epsilon, query_scale, sharing, .. } = *self;
+        if sharing == 0 || !heads.is_multiple_of(sharing) {
+            let expected = format!("a divisor of the {heads} memories");
+            return Err(Error::config("memories with the same queries and keys", sharing, expected));
+        }
         if !(norm_epsilon.is_finite() && norm_epsilon >= 0.0) {
             return Err(Error::config(
                 "ε of the norms of queries and keys",
@@ -123,20 +132,21 @@ impl<R: GatedRule> Memory<R> {
         form: MemoryForm,
     ) -> Result<Self> {
         config.check(hidden)?;
-        form.check()?;
+        form.check(config.heads)?;
         let (rule, heads, (key, value)) = (config.rule, config.heads, config.widths(hidden));
         let anchored = config.is_anchored();
         let dims = dims(Sequences::batch(1, 1), heads, config.features.width(key), value);
         rule.check(&Dims { anchored, ..dims.clone() })?;
         let tail = ProjectionTail { taps: config.conv, activate: true };
         let writes = Writes(config.writes_per_token);
-        let qkv = projections(build, hidden, (heads, writes), [key, key, value], tail)?;
+        let qkv = projections(build, hidden, ([heads / form.sharing, heads], writes), [key, key, value], tail)?;
         let logits = Gating::logits(build, rule, form.biased, [hidden, heads * writes.0])?;
         let output = OutputDims { hidden, heads, value };
         let gate = OutputProjection::gate(build, config.gate, output)?;
         let norm_eps = norm_eps / (form.query_scale * form.query_scale);
         let layer = MemoryLayer {
             heads,
+            sharing: form.sharing,
             key: dims.key,
             value,
             features: config.features,
@@ -153,19 +163,19 @@ impl<R: GatedRule> Memory<R> {
     }
 }
 
-/// Projections to queries, keys and values of these widths.
+/// Projections to queries, keys and values of these widths, for so many heads of queries and keys, and of values.
 fn projections<B: Backend>(
     build: &mut Builder<'_, B>,
     hidden: usize,
-    (heads, Writes(writes)): (usize, Writes),
+    ([key_heads, heads], Writes(writes)): ([usize; 2], Writes),
     [q, k, v]: [usize; 3],
     tail: ProjectionTail,
 ) -> Result<[Projection; 3]> {
     let mut project = |names, heads, width| Projection::new(build, names, hidden, (heads, width), tail);
-    let q = project(("q_proj", "q_conv1d"), heads, q)?;
+    let q = project(("q_proj", "q_conv1d"), key_heads, q)?;
     // Of a token's writes side by side, each as wide as all heads.
-    let mut of_writes = |names, width| project(names, heads * writes, width);
-    Ok([q, of_writes(("k_proj", "k_conv1d"), k)?, of_writes(("v_proj", "v_conv1d"), v)?])
+    let mut of_writes = |names, heads, width| project(names, heads * writes, width);
+    Ok([q, of_writes(("k_proj", "k_conv1d"), key_heads, k)?, of_writes(("v_proj", "v_conv1d"), heads, v)?])
 }
 
 impl MemoryLayer {
@@ -278,12 +288,13 @@ impl MemoryLayer {
         self.featured(tape, map.forward_l2_norm(tape, x, self.norm_epsilon, context)?)
     }
 
-    /// Features of unit rows.
+    /// Features of unit rows, for each memory that shares them.
     fn featured<B: Backend>(&self, tape: &Tape<'_, B>, x: Var<B>) -> Result<Var<B>> {
-        match self.features {
-            Features::Identity => Ok(x),
-            Features::Poly2 => tape.poly2(&x, UNIT_POLY2),
-        }
+        let features = match self.features {
+            Features::Identity => x,
+            Features::Poly2 => tape.poly2(&x, UNIT_POLY2)?,
+        };
+        tape.repeat_heads(&features, self.sharing)
     }
 
     /// [`Mixer::forward`].

@@ -87,6 +87,24 @@ impl<B: Backend> Tape<'_, B> {
         if times == 1 { Ok(x.clone()) } else { self.concat(&memory::filled("repeat", times, x)?, 0) }
     }
 
+    /// Each head of `x [.., H, D]` so many times, copies side by side: `[.., H · times, D]`. Gradients of the copies are added
+    /// up in their order.
+    ///
+    /// # Errors
+    /// An `x` without an axis of heads; as [`Tape::concat`].
+    pub fn repeat_heads(&self, x: &Var<B>, times: usize) -> Result<Var<B>> {
+        if times == 1 {
+            return Ok(x.clone());
+        }
+        let [outer @ .., heads, width] = x.axes() else {
+            return Err(crate::Error::config("heads that are repeated", format!("{:?}", x.axes()), "`[.., H, D]`"));
+        };
+        let shape = [outer, &[heads.saturating_mul(times), *width]].concat();
+        let apart = self.reshape(x, [x.value.shape().rows(), 1, *width])?;
+        let copies = self.concat(&memory::filled("repeat_heads", times, &apart)?, 1)?;
+        self.reshape(&copies, shape)
+    }
+
     /// Consecutive ranges of `axis`, `lengths` indices each: the inverse of [`Tape::concat`].
     ///
     /// # Errors

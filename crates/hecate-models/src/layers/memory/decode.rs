@@ -25,7 +25,7 @@ impl MemoryLayer {
         let wide = tape.is_inert() && [tape.activations(), x.value().dtype()] == [DType::F32; 2];
         let dims = || self.dims(context.sequences.clone(), 1);
         let known = || rule.has_fused_decode(x.value().device(), &dims(), self.gating.limits());
-        let formed = self.gating.is_plain() && self.output.is_plain();
+        let formed = self.sharing == 1 && self.gating.is_plain() && self.output.is_plain();
         let plain = self.features == Features::Identity && self.writes.is_one() && formed;
         one && wide && plain && !self.anchored && !self.mean && known()
     }

@@ -246,6 +246,12 @@ impl Dialect {
         if heads == 0 || inner % heads != 0 {
             return Err(Error::config(self.key("ssm.inner_size"), inner, format!("a multiple of the {heads} heads")));
         }
+        let keys = metadata.size(&self.key("ssm.group_count"))?;
+        if keys != heads {
+            let expected =
+                format!("{keys}, as `ssm.group_count`: in GGUF files value heads that share a key head are not read");
+            return Err(Error::config(self.key("ssm.time_step_rank"), heads, expected));
+        }
         fields.insert("linear_value_head_dim".to_owned(), (inner / heads).into());
         if let Some(kinds) = metadata.list(&self.key("attention.recurrent_layers"), LAYERS)? {
             let kind = |recurrent: &Value| match recurrent {
