@@ -77,7 +77,7 @@ fn memories_of_any_form_are_built_or_refused() {
                 };
                 let (attention, mlp) = (FullAttention::new(x, config)?, Mlp::new(x, of(hidden), of(width))?);
                 let [first, second] = norms;
-                let branches = Branches { mixer: (first, Box::new(attention)), mlp: (second, mlp) };
+                let branches = Branches { mixer: (first, Box::new(attention)), mlp: Some((second, mlp)) };
                 Ok(Block::of(x, NormPlace::After, branches))
             })
         };

@@ -1,6 +1,6 @@
 //! Adapters of released models, against what the library PEFT computes with them (`adapters.py`); their files, and what is refused.
 
-use crate::{FEW, MODELS, folder};
+use crate::{ADAPTED, MODELS, folder};
 use hecate_conformance::{Array, error};
 use hecate_core::{Backend, primitives};
 use hecate_cpu::Cpu;
@@ -79,7 +79,7 @@ fn scores<B: Backend>(model: &LanguageModel<B>, name: &str) -> Vec<f64> {
 
 /// Scores, the loss, and the gradients of `A` and `B` of every map.
 pub(crate) fn are_those_of_peft<B: Backend>(device: &B) {
-    for name in FEW {
+    for name in ADAPTED {
         let opened = open(device, name);
         let mut model = opened.read_adapter(opened.model().expect("a model"), &adapter(name)).expect("an adapter");
         let expected = arrays(&adapter(name).join("expected.safetensors"));
@@ -107,7 +107,7 @@ pub(crate) fn are_those_of_peft<B: Backend>(device: &B) {
 
 #[test]
 fn an_adapter_is_written_as_it_was_read() {
-    for name in FEW {
+    for name in ADAPTED {
         let opened = open(&Cpu::new(), name);
         let model = opened.read_adapter(opened.model().expect("a model"), &adapter(name)).expect("an adapter");
         let written = tempfile::tempdir().expect("a folder");
@@ -128,7 +128,7 @@ fn an_adapter_is_written_as_it_was_read() {
 
 #[test]
 fn merged_models_score_as_the_model_and_its_adapter() {
-    for name in FEW {
+    for name in ADAPTED {
         let opened = open(&Cpu::new(), name);
         let base = opened.model().expect("a model");
         let (config, before) = (base.config_json().to_vec(), scores(&base, name));
@@ -180,7 +180,9 @@ fn fresh_adapters_change_nothing_and_learn_alone() {
                 }
             }
         }
-        assert!(model.lora().expect("an adapter").targets.len() >= 7, "{name}");
+        // Blocks of Mamba-2 have one map in and one back.
+        let maps = if name == "mamba2" { 2 } else { 7 };
+        assert!(model.lora().expect("an adapter").targets.len() >= maps, "{name}");
     }
 }
 

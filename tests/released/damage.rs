@@ -1,6 +1,6 @@
 //! Folders that somebody damaged: a model or an error, never a panic, and no memory that the files do not account for.
 
-use crate::{FEW, MODELS, adapters, copy, folder, largest::largest};
+use crate::{ADAPTED, MODELS, adapters, copy, folder, largest::largest};
 use hecate_cpu::Cpu;
 use hecate_models::{Error, LanguageModel, Opened, Random};
 use std::{
@@ -171,7 +171,7 @@ fn damaged_gguf_files_are_read_or_refused() {
 fn damaged_adapters_are_read_or_refused() {
     let (mut draws, mut read, mut refused) = (Draws(Random::new(25)), 0, 0);
     for case in 0..cases() {
-        let (name, copy) = (FEW[case % FEW.len()], adapters::copy(FEW[case % FEW.len()]));
+        let (name, copy) = (ADAPTED[case % ADAPTED.len()], adapters::copy(ADAPTED[case % ADAPTED.len()]));
         let path = &files(copy.path())[draws.below(2)];
         let mut bytes = fs::read(path).expect("a file");
         (0..=draws.below(3)).for_each(|_| draws.change(&mut bytes));

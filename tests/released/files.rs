@@ -121,6 +121,19 @@ fn a_folder_says_what_it_is() {
     assert_eq!(mixed.files(), 4);
 }
 
+/// Files that older transformers wrote have a word that is no JSON.
+#[test]
+fn infinity_is_read_as_python_writes_it() {
+    let old = copy("mamba2");
+    let path = old.path().join("config.json");
+    configure(old.path(), |config| config["note"] = json!("\\\" Infinity"));
+    let text = fs::read_to_string(&path).expect("a file");
+    let changed = text.replace(r#"{"__float__":"Infinity"}"#, "Infinity");
+    assert_ne!(text, changed);
+    fs::write(&path, changed).expect("room");
+    open(old.path()).expect("a folder of a model");
+}
+
 /// Sessions know their model by its configuration, which is the same from every build: some have objects that keep their order.
 #[test]
 fn names_have_no_order() {
@@ -243,6 +256,11 @@ fn what_is_not_built_is_refused_by_name() {
         ("olmo_hybrid", "layer_types", json!(["full_attention"]), "a list of 1, expected 3"),
         ("qwen3_5_text", "linear_num_value_heads", json!(4), "`linear_num_value_heads` is 4, expected a multiple"),
         ("qwen3_5_text", "attn_output_gate", json!(false), "`attn_output_gate` is false"),
+        ("mamba2", "n_groups", json!(4), "`heads of keys` is 4, expected a divisor of the 6"),
+        ("mamba2", "head_dim", json!(4), "`num_heads × head_dim` is 24, expected 30"),
+        ("mamba2", "use_bias", json!(true), "`use_bias` is true"),
+        ("mamba2", "time_step_limit", json!([0.001, 0.1]), "`time_step_limit` is [0.001,0.1]"),
+        ("mamba2", "conv_kernel", json!(1), "`taps` is 1, expected at least 2"),
         ("qwen3_5", "quantization_config", json!({"quant_method": "awq"}), "\"awq\""),
         ("llama", "hidden_size", json!("wide"), "config.json"),
         ("llama", "hidden_size", json!(0), "`hidden_size` is 0"),

@@ -17,7 +17,7 @@ use std::{fs, path::PathBuf};
 use tempfile::TempDir;
 
 /// Every family, in the forms that its files have.
-const MODELS: [&str; 13] = [
+const MODELS: [&str; 14] = [
     "llama",
     "llama_bf16",
     "delta_net",
@@ -28,12 +28,15 @@ const MODELS: [&str; 13] = [
     "olmo_hybrid_rotary",
     "olmo_hybrid_grouped",
     "lfm2",
+    "mamba2",
     "qwen3_5",
     "qwen3_5_text",
     "qwen3_5_grouped",
 ];
-/// One of attention alone, and one of all layers: what a GPU in software has time for.
-const FEW: [&str; 2] = ["llama", "qwen3_5"];
+/// Those beside which there is an adapter.
+const ADAPTED: [&str; 2] = ["llama", "qwen3_5"];
+/// One of attention alone, and those of other layers: what a GPU in software has time for.
+const FEW: [&str; 4] = ["llama", "qwen3_5", "qwen3_5_grouped", "mamba2"];
 
 /// Those whose matrices are bfloat16 in their files.
 const BFLOAT16: [&str; 2] = ["llama_bf16", "qwen3_5_text"];

@@ -234,6 +234,15 @@ def qwen3_5(tied, keys=3, values=3):
     return Qwen3_5ForCausalLM(config)
 
 
+def mamba2():
+    """Hebbian memories whose steps say how much they forget; two groups of three heads share keys and queries."""
+    config = transformers.Mamba2Config(
+        **COMMON, hidden_size=15, num_heads=6, head_dim=5, expand=2, state_size=7, n_groups=2, conv_kernel=3,
+        num_hidden_layers=2, layer_norm_epsilon=1e-3, chunk_size=16,
+    )
+    return transformers.Mamba2ForCausalLM(config)
+
+
 def lfm2():
     """Gated convolutions beside attention with norms of queries and keys; the MLPs' width is made of the one that is told."""
     config = transformers.Lfm2Config(
@@ -259,6 +268,7 @@ MODELS = {
     "olmo_hybrid_grouped": lambda name: save(
         name, olmo_hybrid(rope_parameters=ROTARY, linear_num_key_heads=2, linear_num_value_heads=4), in_64_bits, "8KB"
     ),
+    "mamba2": lambda name: save(name, mamba2(), in_64_bits, "8KB"),
     "lfm2": lambda name: save(name, lfm2(), in_64_bits, "8KB"),
     "qwen3_5": lambda name: save(name, qwen3_5(True), in_64_bits, change=nested),
     "qwen3_5_text": lambda name: save(name, qwen3_5(False), in_64_bits, "8KB", torch.bfloat16),

@@ -113,8 +113,10 @@ impl<B: Backend> Case<B> {
     }
 }
 
-/// Parts of names of parameters of `lfm2`, and what transformers calls them.
-const RENAMED: [(&str, &str); 7] = [
+/// Parts of names of parameters of `lfm2` and `mamba2`, and what transformers calls them.
+const RENAMED: [(&str, &str); 9] = [
+    ("model.norm", "backbone.norm_f"),
+    ("model.", "backbone."),
     ("model.norm", "model.embedding_norm"),
     ("self_attn.q_norm", "self_attn.q_layernorm"),
     ("self_attn.k_norm", "self_attn.k_layernorm"),

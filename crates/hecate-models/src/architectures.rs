@@ -6,6 +6,7 @@ mod delta_net;
 mod gated_deltanet;
 mod lfm2;
 mod llama;
+mod mamba2;
 mod olmo_hybrid;
 mod qwen3_5;
 mod rope;
@@ -14,6 +15,7 @@ pub use delta_net::DeltaNet;
 pub use gated_deltanet::GatedDeltaNet;
 pub use lfm2::Lfm2;
 pub use llama::Llama;
+pub use mamba2::Mamba2Model;
 pub use olmo_hybrid::OlmoHybrid;
 pub use qwen3_5::Qwen35;
 
@@ -122,6 +124,7 @@ families! {
     GatedDeltaNet "gated_deltanet",
     OlmoHybrid "olmo_hybrid",
     Lfm2 "lfm2",
+    Mamba2Model "mamba2",
     Qwen35 "qwen3_5" | "qwen3_5_text",
 }
 

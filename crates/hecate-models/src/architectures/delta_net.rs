@@ -129,7 +129,7 @@ impl Released for DeltaNet {
             let mixer = Memory::in_form(&mut build.within("attn"), &memory, (hidden, epsilon), form)?;
             let before_mlp = RmsNorm::new(build, "mlp_norm", hidden, epsilon)?;
             let mlp = Mlp::new(&mut build.within("mlp"), hidden, inner)?;
-            let branches = Branches { mixer: (before_mixer, Box::new(mixer)), mlp: (before_mlp, mlp) };
+            let branches = Branches { mixer: (before_mixer, Box::new(mixer)), mlp: Some((before_mlp, mlp)) };
             Ok(Block::of(build, NormPlace::Before, branches))
         })
     }

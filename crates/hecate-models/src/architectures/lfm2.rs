@@ -101,7 +101,7 @@ impl Lfm2 {
         };
         let before_mlp = RmsNorm::new(build, "ffn_norm", hidden, epsilon)?;
         let mlp = Mlp::new(&mut build.within("feed_forward"), hidden, self.inner())?;
-        let branches = Branches { mixer: (before_mixer, mixer), mlp: (before_mlp, mlp) };
+        let branches = Branches { mixer: (before_mixer, mixer), mlp: Some((before_mlp, mlp)) };
         Ok(Block::of(build, NormPlace::Before, branches))
     }
 }

@@ -75,7 +75,7 @@ impl Released for Llama {
             let mixer = FullAttention::new(&mut build.within("self_attn"), attention)?;
             let before_mlp = RmsNorm::new(build, "post_attention_layernorm", hidden, epsilon)?;
             let mlp = Mlp::new(&mut build.within("mlp"), hidden, self.trunk.intermediate_size)?;
-            let branches = Branches { mixer: (before_mixer, Box::new(mixer)), mlp: (before_mlp, mlp) };
+            let branches = Branches { mixer: (before_mixer, Box::new(mixer)), mlp: Some((before_mlp, mlp)) };
             Ok(Block::of(build, NormPlace::Before, branches))
         })
     }

@@ -95,7 +95,7 @@ impl OlmoHybrid {
         let of_mixer = RmsNorm::new(build, of_mixer, hidden, epsilon)?;
         let of_mlp = RmsNorm::new(build, of_mlp, hidden, epsilon)?;
         let mlp = Mlp::new(&mut build.within("mlp"), hidden, self.trunk.intermediate_size)?;
-        Ok(Block::of(build, place, Branches { mixer: (of_mixer, mixer), mlp: (of_mlp, mlp) }))
+        Ok(Block::of(build, place, Branches { mixer: (of_mixer, mixer), mlp: Some((of_mlp, mlp)) }))
     }
 }
 

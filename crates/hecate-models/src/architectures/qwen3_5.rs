@@ -88,7 +88,7 @@ impl Qwen35 {
         };
         let before_mlp = RmsNorm::one_plus(build, "post_attention_layernorm", hidden, epsilon)?;
         let mlp = Mlp::new(&mut build.within("mlp"), hidden, self.trunk.intermediate_size)?;
-        let branches = Branches { mixer: (before_mixer, mixer), mlp: (before_mlp, mlp) };
+        let branches = Branches { mixer: (before_mixer, mixer), mlp: Some((before_mlp, mlp)) };
         Ok(Block::of(build, NormPlace::Before, branches))
     }
 }

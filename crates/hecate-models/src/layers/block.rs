@@ -41,8 +41,8 @@ pub fn mixer<B: Backend>(
 pub struct Block<B: Backend> {
     attn_norm: RmsNorm,
     attn: Box<dyn Mixer<B>>,
-    mlp_norm: RmsNorm,
-    mlp: Mlp,
+    /// What looks at one token, and its norm; none where mixers follow each other.
+    mlp: Option<(RmsNorm, Mlp)>,
     place: NormPlace,
     /// Share of what is added to the stream that is dropped.
     dropout: f32,
@@ -57,13 +57,13 @@ pub enum NormPlace {
     After,
 }
 
-/// What a block is made of: a mixer and an MLP, each with its norm.
+/// What a block is made of: a mixer and, in most models, an MLP, each with its norm.
 #[derive(Debug)]
 pub struct Branches<B: Backend> {
     /// What goes from token to token, and its norm.
     pub mixer: (RmsNorm, Box<dyn Mixer<B>>),
     /// What looks at one token, and its norm.
-    pub mlp: (RmsNorm, Mlp),
+    pub mlp: Option<(RmsNorm, Mlp)>,
 }
 
 impl<B: Backend> Block<B> {
@@ -77,14 +77,14 @@ impl<B: Backend> Block<B> {
         let attn = mixer(&mut build.within("attn"), &layer.mixer, hidden, norm_eps)?;
         let mlp_norm = RmsNorm::new(build, "mlp_norm", hidden, norm_eps)?;
         let mlp = Mlp::new(&mut build.within("mlp"), hidden, config.mlp_size())?;
-        let branches = Branches { mixer: (attn_norm, attn), mlp: (mlp_norm, mlp) };
+        let branches = Branches { mixer: (attn_norm, attn), mlp: Some((mlp_norm, mlp)) };
         Ok(Self::of(build, NormPlace::Before, branches))
     }
 
     /// A block of these parts.
     pub fn of(build: &Builder<'_, B>, place: NormPlace, branches: Branches<B>) -> Self {
-        let Branches { mixer: (attn_norm, attn), mlp: (mlp_norm, mlp) } = branches;
-        Self { attn_norm, attn, mlp_norm, mlp, place, dropout: build.dropout().hidden }
+        let Branches { mixer: (attn_norm, attn), mlp } = branches;
+        Self { attn_norm, attn, mlp, place, dropout: build.dropout().hidden }
     }
 
     /// The mixer.
@@ -114,16 +114,17 @@ impl<B: Backend> Block<B> {
             let x = pending.map_or_else(|| Ok(x.clone()), |pending| tape.add(x, pending))?;
             return Ok((self.forward_with_norms_behind(tape, &x, context)?, None));
         }
-        if self.mlp.is_fused(tape, x) {
+        if let Some((norm, mlp)) = self.mlp.as_ref().filter(|(_, mlp)| mlp.is_fused(tape, x)) {
             let x = pending.map_or_else(|| Ok(x.clone()), |pending| tape.add(x, pending))?;
-            return Ok((self.forward_few(tape, &x, context)?, None));
+            return Ok((mlp.forward_onto(tape, norm, &self.mix_few(tape, &x, context)?)?, None));
         }
         let [x, normed] = self.attn_norm.after(tape, x, pending)?;
         let mixed = self.attn.forward(tape, &normed, context)?;
         tape.watch("the output of the mixer", &mixed)?;
         let mixed = tape.dropout(self.dropout, &mixed)?;
-        let [x, normed] = self.mlp_norm.after(tape, &x, Some(&mixed))?;
-        let thought = self.mlp.forward(tape, &normed)?;
+        let Some((norm, mlp)) = &self.mlp else { return Ok((x, Some(mixed))) };
+        let [x, normed] = norm.after(tape, &x, Some(&mixed))?;
+        let thought = mlp.forward(tape, &normed)?;
         tape.watch("the output of the MLP", &thought)?;
         Ok((x, Some(tape.dropout(self.dropout, &thought)?)))
     }
@@ -138,17 +139,17 @@ impl<B: Backend> Block<B> {
         let mixed = self.attn.forward(tape, x, context)?;
         tape.watch("the output of the mixer", &mixed)?;
         let x = tape.add(x, &tape.dropout(self.dropout, &self.attn_norm.forward(tape, &mixed)?)?)?;
-        let thought = self.mlp.forward(tape, &x)?;
+        let Some((norm, mlp)) = &self.mlp else { return Ok(x) };
+        let thought = mlp.forward(tape, &x)?;
         tape.watch("the output of the MLP", &thought)?;
-        tape.add(&x, &tape.dropout(self.dropout, &self.mlp_norm.forward(tape, &thought)?)?)
+        tape.add(&x, &tape.dropout(self.dropout, &norm.forward(tape, &thought)?)?)
     }
 
-    /// [`Block::forward`] of few tokens, of which nothing is recorded.
-    fn forward_few(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        let x = match self.attn.forward_onto(tape, &self.attn_norm, x, context)? {
-            Some(x) => x,
-            None => tape.add(x, &self.attn.forward(tape, &self.attn_norm.forward(tape, x)?, context)?)?,
-        };
-        self.mlp.forward_onto(tape, &self.mlp_norm, &x)
+    /// The stream after the mixer, of few tokens of which nothing is recorded.
+    fn mix_few(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        match self.attn.forward_onto(tape, &self.attn_norm, x, context)? {
+            Some(x) => Ok(x),
+            None => tape.add(x, &self.attn.forward(tape, &self.attn_norm.forward(tape, x)?, context)?),
+        }
     }
 }

@@ -7,7 +7,7 @@ use crate::{
 };
 use hecate_core::{
     Backend, Tensor,
-    primitives::{ConvInputs, ConvOptions, ConvOutputs, L2Norm},
+    primitives::{ConvInputs, ConvOptions, ConvOutputs, L2Norm, Map},
 };
 
 /// Each channel convolved by itself with its last few inputs, then SiLU where there is one.
@@ -20,6 +20,8 @@ pub struct ShortConv {
     taps: usize,
     /// Whether SiLU follows.
     silu: bool,
+    /// What is added before SiLU, `[channels]`.
+    bias: Option<ParameterId>,
 }
 
 impl ShortConv {
@@ -36,7 +38,21 @@ impl ShortConv {
     ) -> Result<Self> {
         within("taps", taps, 2..=SIZE)?;
         let weight = build.within(name).parameter("weight", [channels, 1, taps], Init::Taps(taps))?;
-        Ok(Self { name, weight, channels, taps, silu: true })
+        Ok(Self { name, weight, channels, taps, silu: true, bias: None })
+    }
+
+    /// As [`ShortConv::new`], and a `bias [channels]` that starts at zero.
+    ///
+    /// # Errors
+    /// As [`ShortConv::new`].
+    pub fn with_bias<B: Backend>(
+        build: &mut Builder<'_, B>,
+        name: &'static str,
+        channels: usize,
+        taps: usize,
+    ) -> Result<Self> {
+        let conv = Self::new(build, name, channels, taps)?;
+        Ok(Self { bias: Some(build.within(name).parameter("bias", [channels], Init::Constant(0.0))?), ..conv })
     }
 
     /// As [`ShortConv::new`], without SiLU.
@@ -57,7 +73,10 @@ impl ShortConv {
     /// # Errors
     /// An `x` of another width; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        self.forward_to(tape, x, None, context)
+        let Some(bias) = self.bias else { return self.forward_to(tape, x, None, context) };
+        // The kernel knows no bias, so SiLU comes after it.
+        let y = Self { silu: false, ..*self }.forward_to(tape, x, None, context)?;
+        tape.map(Map::Silu, &tape.add(&y, &tape.weight(bias)?)?)
     }
 
     /// As [`ShortConv::forward`], each head divided by its L2 norm after SiLU where asked for.

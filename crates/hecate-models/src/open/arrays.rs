@@ -91,8 +91,11 @@ impl Array {
     }
 }
 
-/// A name without what models that see have in front of the text's.
+/// A name without what models that see have in front of the text's, and with `model.` where others have `backbone.`.
 fn plain(stored: &str) -> String {
+    if let Some(inside) = stored.strip_prefix("backbone.") {
+        return format!("model.{inside}");
+    }
     let inside = stored.strip_prefix("model.language_model.").or_else(|| stored.strip_prefix("language_model.model."));
     match (inside, stored.strip_prefix("language_model.")) {
         (Some(inside), _) => format!("model.{inside}"),

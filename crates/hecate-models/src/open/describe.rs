@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use std::path::Path;
 
 /// Families that are not built, by the beginnings of their names, and what each needs that there is not.
-const NOT_BUILT: [(&str, &str); 17] = [
+const NOT_BUILT: [(&str, &str); 16] = [
     (
         "glm5_next",
         "residual streams mixed by hyper-connections, attention by an indexer over pooled keys, clamped SwiGLU, experts",
@@ -20,7 +20,6 @@ const NOT_BUILT: [(&str, &str); 17] = [
     ("lara_mini", "experts"),
     ("granitemoehybrid", "Mamba-2, experts"),
     ("falcon_h1", "Mamba-2 beside attention"),
-    ("mamba2", "Mamba-2"),
     ("nemotron_h", "Mamba-2, experts"),
     ("lfm2_moe", "experts"),
     ("rwkv7", "retention by channel with a low-rank erase"),
@@ -45,7 +44,7 @@ impl Description {
     /// # Errors
     /// [`Error::Checkpoint`] for what is no configuration, and for what is not built yet.
     pub(super) fn read(path: &Path, content: &[u8]) -> Result<Self> {
-        let found = serde_json::from_slice(crate::files::unmarked(content));
+        let found = serde_json::from_slice(&infinities(crate::files::unmarked(content)));
         let found =
             found.map_err(|error| Error::checkpoint(path, format!("{error}; use a copy of it as it was published")))?;
         let Value::Object(fields) = found else {
@@ -68,6 +67,28 @@ impl Description {
         let family = Family::read(&model_type, fields).unwrap_or_else(|| Err(unknown(&model_type)));
         Ok(Self { family: family.map_err(|error| in_file(path, error))?, model_type, ends })
     }
+}
+
+/// JSON in which the bare word `Infinity`, as Python writes it, is the object that newer files have in its place.
+fn infinities(json: &[u8]) -> Vec<u8> {
+    const WORD: &[u8] = b"Infinity";
+    let (mut written, mut rest, mut quoted) = (Vec::with_capacity(json.len()), json, false);
+    while let [byte, behind @ ..] = rest {
+        let taken = match byte {
+            b'I' if !quoted && rest.starts_with(WORD) => {
+                written.extend_from_slice(br#"{"__float__":"Infinity"}"#);
+                rest = &rest[WORD.len()..];
+                continue;
+            }
+            // What follows a backslash ends no text.
+            b'\\' if quoted && !behind.is_empty() => 2,
+            _ => 1,
+        };
+        quoted ^= *byte == b'"';
+        written.extend_from_slice(&rest[..taken]);
+        rest = &rest[taken..];
+    }
+    written
 }
 
 /// The text's fields of a model that sees or hears, else the fields themselves. The outer word on tied embeddings wins, and
