@@ -27,7 +27,8 @@ fn later_tokens_do_not_reach_back() {
             let after = scores(&model, &other);
             assert_eq!(before[..changed], after[..changed], "{name}: token {changed} changed an earlier score");
             assert_ne!(before[changed], after[changed], "{name}: token {changed} did not change its own score");
-            if changed < SEGMENT {
+            // A neuron that fires has forgotten all that was before.
+            if changed < SEGMENT && !name.contains("Lif") {
                 let (before, after) = (&before[LENGTH - 1], &after[LENGTH - 1]);
                 assert_ne!(before, after, "{name}: token {changed} was forgotten at once");
             }

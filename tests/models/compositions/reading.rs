@@ -29,8 +29,9 @@ fn check<R: Oracle + GatedRule>()
 where
     Column: Kernel<R>,
 {
-    // Where lengths go back as groups start, a memory is not read as it was left: layers refuse to read such a one.
-    for rule in R::all().into_iter().filter(|rule| !rule.needs_anchor()) {
+    // Where lengths go back as groups start, a memory is not read as it was left, and neurons are silent without a current:
+    // layers refuse to read such ones.
+    for rule in R::all().into_iter().filter(|rule| !rule.needs_anchor() && R::NAME != Lif::NAME) {
         let case = Case::new(rule, SIZES, 7);
         let inputs: Inputs<R, Tensor<Column>> = case.upload(&device(), DType::F32).expect("arguments");
         let written = infer(&device(), rule, &inputs).expect("a pass");

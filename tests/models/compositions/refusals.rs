@@ -23,7 +23,7 @@ fn wrong_configurations_are_refused() {
     let mixer = |kind: &str, fields: &str| {
         format!(r#"{{"hidden_size": 8, "layers": [{{"mixer": {{"kind": "{kind}", {fields}}}}}]}}"#)
     };
-    let cases: [(String, &[&str]); 10] = [
+    let cases: [(String, &[&str]); 11] = [
         (mixer("mac", r#""segment": 0"#), &["layers[0].mixer.segment", "at least 1"]),
         (mixer("mac", r#""segment": 18446744073709551615"#), &["layers[0].mixer.segment", "at most"]),
         (
@@ -36,6 +36,10 @@ fn wrong_configurations_are_refused() {
         (mixer("mal", r#""attention": {"window": 1}"#), &["layers[0].mixer.attention.window", "at least 2"]),
         (mixer("mac", r#""attention": {"head_dim": 3}"#), &["layers[0].mixer.attention.head_dim", "even"]),
         (mixer("mac", r#""memory": {"rule": {"name": "moneto"}}"#), &["moneto", "titans"]),
+        (
+            mixer("mac", r#""memory": {"rule": {"name": "lif"}}"#),
+            &["layers[0].mixer.memory.rule", "lif", "without a write"],
+        ),
         (mixer("mab", r#""persistent": 1"#), &["mab", "mag", "mal", "mac"]),
     ];
     for (json, words) in cases {

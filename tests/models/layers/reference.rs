@@ -255,6 +255,10 @@ pub(super) fn qkv(config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Row
         RuleConfig::Moneta(_) | RuleConfig::MonetaMatrix(_) => true,
         _ => false,
     };
+    if let RuleConfig::Lif(rule) = config.rule {
+        let width = config.widths(x[0].shape().1).1 as f64;
+        v.iter_mut().flatten().for_each(|v| *v = l2_norm(v).scale(2.0 * f64::from(rule.threshold) * width));
+    }
     if unit {
         v.iter_mut().flatten().for_each(|v| *v = l2_norm(v));
     }

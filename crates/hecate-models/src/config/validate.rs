@@ -196,8 +196,13 @@ impl MemoryConfig {
         within(field, self.writes_per_token, 1..=WRITES)
     }
 
-    /// Refuses lengths that go back as groups start, where memories are read between groups.
+    /// Refuses lengths that go back as groups start, and neurons, where memories are read between groups: what these answered is
+    /// not in their potentials, and without a current they are silent.
     pub(super) fn check_kept_as_left(&self, path: impl Fn(&str) -> String) -> Result<()> {
+        if matches!(self.rule, RuleConfig::Lif(_)) {
+            let expected = "a rule whose memory can be read without a write: only layers that are a memory alone, mag and mal have neurons";
+            return Err(Error::config(path("memory.rule"), "lif", expected));
+        }
         if !self.rule.needs_anchor() {
             return Ok(());
         }

@@ -57,9 +57,15 @@ impl GatedRule<Own> for Lattice {
     }
 }
 
-/// `θ = σ(b)`, the share of a token's current that comes in.
+/// `θ = σ(b)`, the share of a token's current that comes in. Values have elements of about `2 ϑ √V`, so that with unit keys
+/// as wide as values a token alone makes some neurons fire: a silent layer learns by the tails of surrogates alone.
 impl GatedRule<Own> for Lif {
     type Logits = WriteLogits<()>;
+
+    fn values<B: Backend>(self, tape: &Tape<'_, B>, v: Var<B>) -> Result<Var<B>> {
+        let width = v.axes()[3] as f32;
+        tape.scale(2.0 * self.threshold * width, &tape.l2_norm(&v, NORM_EPSILON)?)
+    }
 
     fn gates_of<B: Backend>(self, from: GateInputs<'_, '_, B, WriteLogits<()>>) -> Result<WriteGates<Var<B>>> {
         let GateInputs { tape, log_a, logits, .. } = from;
