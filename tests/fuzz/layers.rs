@@ -10,7 +10,9 @@ use hecate_cpu::Cpu;
 use hecate_models::{
     AttentionConfig, Builder, CmsConfig, ComposedConfig, ConductorConfig, Config, HopeConfig, Init, LayerCache,
     MacConfig, MemoryConfig, MixerConfig, Parameters, Random, Result, Retain, RuleConfig, Tape, TntConfig, Var,
-    layers::{Context, Embedding, GatedConv, Linear, Memory, Mlp, Persistent, RmsNorm, ShortConv, mixer},
+    layers::{
+        Context, Embedding, GatedConv, Linear, Mamba2, Mamba2Config, Memory, Mlp, Persistent, RmsNorm, ShortConv, mixer,
+    },
 };
 use proptest::{collection::vec, prelude::*};
 use std::cell::Cell;
@@ -40,9 +42,21 @@ fn layers_are_built_or_refused() {
         sound("Embedding", || taken(build(layers, |x| Embedding::new(x, "a", a, b)).map(|x| x.1)))?;
         sound("RmsNorm", || taken(build(layers, |x| RmsNorm::new(x, "a", a, 1e-6)).map(|x| x.1)))?;
         sound("ShortConv", || taken(build(layers, |x| ShortConv::new(x, "a", a, c)).map(|x| x.1)))?;
+        sound("ShortConv::with_bias", || taken(build(layers, |x| ShortConv::with_bias(x, "a", a, c)).map(|x| x.1)))?;
         sound("ShortConv::linear", || taken(build(layers, |x| ShortConv::linear(x, "a", a, c)).map(|x| x.1)))?;
         sound("GatedConv", || taken(build(layers, |x| GatedConv::new(x, a, c)).map(|x| x.1)))?;
         sound("Persistent", || taken(build(layers, |x| Persistent::new(x, a, b).map(|_| ())).map(|x| x.1)))?;
+        let mamba2 = Mamba2Config {
+            hidden: a,
+            heads: b,
+            value: c,
+            key: d,
+            groups: b / 2,
+            taps: c,
+            conv_bias: d % 2 == 0,
+            norm_eps: 1e-6,
+        };
+        sound("Mamba2", || taken(build(layers, |x| Mamba2::new(x, mamba2)).map(|x| x.1)))?;
         let init =
             [Init::Normal, Init::Unit, Init::Taps(d), Init::LogSlope, Init::Horizon, Init::Horizons([d as f32, 9.0])]
                 [d % 6];
