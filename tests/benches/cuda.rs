@@ -54,12 +54,8 @@ impl FromStr for Request {
         let [rule, dtype, b, t, h, d, pass] = line.split_whitespace().collect::<Vec<_>>()[..] else {
             return Err(format!("`{line}`: expected RULE DTYPE B T H D PASS"));
         };
-        let dtype = match dtype {
-            "f32" => DType::F32,
-            "bf16" => DType::Bf16,
-            "f16" => DType::F16,
-            other => return Err(format!("element type `{other}`: expected f32, bf16 or f16")),
-        };
+        let known = [DType::F32, DType::Bf16, DType::F16].into_iter().find(|known| known.to_string() == dtype);
+        let dtype = known.ok_or_else(|| format!("element type `{dtype}`: expected f32, bf16 or f16"))?;
         let (rule, anchored) = rule.strip_suffix("+anchor").map_or((rule, false), |rule| (rule, true));
         let pass = match pass {
             "forward" => TimedPart::Forward,
@@ -74,6 +70,8 @@ impl FromStr for Request {
     }
 }
 
+/// Rule `lif` with keys of width 1, whatever `D`.
+const KEYLESS: &str = "lif:keyless";
 /// Products of matrices: by cuBLAS, by kernels of our own, and by the one of these that has a thread for each element.
 const PRODUCTS: [&str; 3] = ["product", "own_product", "naive_product"];
 
@@ -99,7 +97,8 @@ fn repeat<R: Rule>(slot: &str, x: &Tensor<Cuda>, b: usize, times: usize) -> Resu
 
 /// Random arguments of a request's rule, with an anchor where it asks for one.
 fn drawn<R: Oracle>(rule: R, sizes: Sizes, request: &Request) -> Result<Case<R>> {
-    let case = Case::new(rule, sizes, 1);
+    let key = if request.rule == KEYLESS { 1 } else { sizes.key };
+    let case = Case::new(rule, Sizes { key, ..sizes }, 1);
     if !request.anchored {
         return Ok(case);
     }
@@ -414,6 +413,7 @@ fn work(device: &Cuda, request: &Request) -> Result<Work> {
                 "gated_delta" => {
                     prepare(device, Delta { erase: Erase::Decayed, ..Delta::default() }, request)
                 }
+                KEYLESS => prepare(device, Lif::default(), request),
                 "attention" => prepare_attention(device, request, request.sizes[1], false),
                 name if PRODUCTS.contains(&name) => prepare_product(device, request),
                 "fp8_product" => prepare_fp8_product(device, request),

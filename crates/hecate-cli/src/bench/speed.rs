@@ -23,6 +23,7 @@ use hecate_conformance::{Case, Sizes, oracle::Oracle, report::check_rule};
 use operations::Counted;
 use serde_json::{Value, json};
 use std::{
+    fmt::{self, Display, Formatter},
     io::{IsTerminal, Write, stdout},
     num::NonZeroU32,
     process::ExitCode,
@@ -43,7 +44,8 @@ pub(super) struct SpeedArgs {
     #[arg(long, value_delimiter = ',', default_value = "hebbian,delta,gated_delta,dgd,titans", value_name = "NAMES")]
     // Names and not a parsed list: `all` stands for as many rows as there are rules.
     rules: Vec<String>,
-    /// Batch, tokens, heads and width of keys and values, with commas between several
+    /// Batch, tokens, heads and width of keys and values, with commas between several; `BxTxHxKxV` where these differ,
+    /// such as `4x2048x16x1x64`: neurons that have no keys
     #[arg(long, value_delimiter = ',', default_value = "1x1024x16x64,1x1024x32x128", value_name = "BxTxHxD")]
     shapes: Vec<CallShape>,
     /// Element type of queries, keys, values and results: f32, bf16 or f16
@@ -62,7 +64,7 @@ pub(super) struct SpeedArgs {
     device: Choice,
 }
 
-/// `BxTxHxD`: queries, keys and values `[B,T,H,D]`.
+/// `BxTxHxD`: queries, keys and values `[B,T,H,D]`; or `BxTxHxKxV`: queries and keys `[B,T,H,K]`, values `[B,T,H,V]`.
 #[derive(Clone, Copy, Debug)]
 struct CallShape {
     /// Texts.
@@ -71,22 +73,47 @@ struct CallShape {
     tokens: usize,
     /// `H`.
     heads: usize,
-    /// Width of keys and of values.
-    width: usize,
+    /// Width of queries and keys.
+    key: usize,
+    /// Width of values.
+    value: usize,
+}
+
+impl CallShape {
+    /// The lengths as they are written: four of them, where keys are as wide as values.
+    fn lengths(self) -> Vec<usize> {
+        let Self { batch, tokens, heads, key, value } = self;
+        // One width stands for both, as it was typed.
+        let widths = if key == value { vec![value] } else { vec![key, value] };
+        [vec![batch, tokens, heads], widths].concat()
+    }
+}
+
+/// As it is typed: what is printed can be asked for again.
+impl Display for CallShape {
+    /// Lengths with an `x` between two of them.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lengths().iter().map(usize::to_string).collect::<Vec<_>>().join("x"))
+    }
 }
 
 impl FromStr for CallShape {
     type Err = String;
 
-    /// Sizes as `BxTxHxD`.
+    /// Sizes as `BxTxHxD` or `BxTxHxKxV`.
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        // Four lengths, none of them zero.
+        // Four or five lengths, none of them zero.
         let numbers = text.split('x').map(str::parse).collect::<std::result::Result<Vec<usize>, _>>();
+        // Too few, too many, or no numbers.
+        let wrong = Err(format!("`{text}`: expected batch, tokens, heads and width, such as 1x1024x32x128"));
         match numbers.as_deref() {
-            Ok(&[batch, tokens, heads, width]) if ![batch, tokens, heads, width].contains(&0) => {
-                Ok(Self { batch, tokens, heads, width })
-            }
-            _ => Err(format!("`{text}`: expected batch, tokens, heads and width, such as 1x1024x32x128")),
+            // A call without elements takes no time that says anything.
+            Ok(lengths) if lengths.contains(&0) => wrong,
+            // Keys as wide as values: what layers have unless they are told otherwise.
+            Ok(&[batch, tokens, heads, width]) => Ok(Self { batch, tokens, heads, key: width, value: width }),
+            // Such as neurons, which need no keys: `K = 1`.
+            Ok(&[batch, tokens, heads, key, value]) => Ok(Self { batch, tokens, heads, key, value }),
+            _ => wrong,
         }
     }
 }
@@ -216,16 +243,16 @@ impl SpeedArgs {
         take: Take<'_>,
     ) -> Result<()> {
         let Some(rule) = self.frozen(name, rule)? else { return Ok(()) };
-        let (device, CallShape { batch, tokens, heads, width }) = (clock.device(), size);
-        let dims = Dims::new(batch, tokens, heads, width, width);
+        let (device, CallShape { batch, tokens, heads, key, value }) = (clock.device(), size);
+        let dims = Dims::new(batch, tokens, heads, key, value);
         rule.check(&dims)?;
         check_room(rule, &dims)?;
         // A memory that vanishes within the text becomes subnormal numbers, which some processors are slow with.
-        let case = Case::new(rule, Sizes::new(batch, tokens, heads, width, width), 1);
+        let case = Case::new(rule, Sizes::new(batch, tokens, heads, key, value), 1);
         let case = case.changed("log_a", |i, drawn| 0.05 * drawn[i]);
         // Arrays are uploaded before the clock starts.
         let (inputs, grads) = (case.upload(device, self.dtype)?, case.upload_grads(device, self.dtype)?);
-        let mut token = Case::new(rule, Sizes::new(batch, 1, heads, width, width), 2).upload(device, self.dtype)?;
+        let mut token = Case::new(rule, Sizes::new(batch, 1, heads, key, value), 2).upload(device, self.dtype)?;
         prepare(device, rule, [&inputs, &token], &grads)?;
         // Small sizes, in 32 bits: wrong results are found, not those of this very shape.
         let cell = check_rule(device, rule);
@@ -234,7 +261,7 @@ impl SpeedArgs {
             return Err(Error::flag("--rules", format!("`{name}` is wrong on this device and not timed: {why}")));
         }
         // Of one token in all texts and heads.
-        let operations = rule.operations(width, width) * (batch * heads) as f64;
+        let operations = rule.operations(key, value) * (batch * heads) as f64;
         // `factor` is the work of the pass over that of a forward.
         let mut row = |pass, seconds, tokens: usize, factor: f64| {
             let (rule, operations) = (name.to_owned(), operations * tokens as f64 * factor);
@@ -323,25 +350,24 @@ impl SpeedReport {
         if let Some(group) = self.frozen {
             writeln!(out, "frozen: groups of {group} tokens share one gradient point")?;
         }
-        Ok(writeln!(out, "BxTxHxD: batch, tokens, heads, width of keys and values\n")?)
+        Ok(writeln!(out, "BxTxHxD: batch, tokens, heads, width of keys and values; BxTxHxKxV where these differ\n")?)
     }
 
     /// A row: printed, or kept for JSON.
     fn take(&mut self, row: SpeedRow) -> Result<()> {
-        let SpeedRow { rule, size: CallShape { batch, tokens, heads, width }, pass, seconds, .. } = row;
+        let SpeedRow { rule, size, pass, seconds, .. } = row;
         // Tokens a second, and operations a second.
         let (rate, speed) = (row.tokens as f64 / seconds, row.operations / seconds);
         if self.json {
-            let shape = [batch, tokens, heads, width];
             self.rows.push(json!({
-                "rule": rule, "shape": shape, "pass": pass, "seconds": seconds, "tokens_per_second": rate,
+                "rule": rule, "shape": size.lengths(), "pass": pass, "seconds": seconds, "tokens_per_second": rate,
                 "flops_per_second": speed, "share_of_peak": speed / self.peak,
             }));
             return Ok(());
         }
         self.table.row([
             rule,
-            format!("{batch}x{tokens}x{heads}x{width}"),
+            size.to_string(),
             pass.to_owned(),
             format!("{:.3}", seconds * 1e3),
             format!("{rate:.0}"),
@@ -370,17 +396,28 @@ mod tests {
     #[test]
     fn any_word_is_a_shape_or_refused() {
         let mut taken = 0;
-        let known = ["1x1024x16x64", "1x1x1x1", "0x1x1x1", "18446744073709551615x9x9x9", "1x2x3", "x", ""];
+        let known = [
+            "1x1024x16x64",
+            "4x2048x16x1x64",
+            "1x1x1x1",
+            "1x1x1x1x0",
+            "0x1x1x1",
+            "18446744073709551615x9x9x9",
+            "1x2x3",
+            "x",
+            "",
+        ];
         words::each(&known, |word| match word.parse::<CallShape>() {
-            Ok(CallShape { batch, tokens, heads, width }) => {
+            Ok(size) => {
+                let CallShape { batch, tokens, heads, key, value } = size;
                 // Blanks and signs that no number has were refused.
-                let written = format!("{batch}x{tokens}x{heads}x{width}");
-                assert_eq!(written.parse::<CallShape>().map(|size| size.batch), Ok(batch), "{word}");
-                assert!(![batch, tokens, heads, width].contains(&0), "{word}");
-                let dims = Dims::new(batch, tokens, heads, width, width);
+                let again = size.to_string().parse::<CallShape>();
+                assert_eq!(again.map(CallShape::lengths), Ok(size.lengths()), "{word}");
+                assert!(![batch, tokens, heads, key, value].contains(&0), "{word}");
+                let dims = Dims::new(batch, tokens, heads, key, value);
                 // Products of what was typed must not overflow, and shapes of this machine's size are not refused.
                 let fits = check_room(Delta::default(), &dims).is_ok();
-                assert!(fits || batch.max(tokens).max(heads).max(width) > 1000, "{word}");
+                assert!(fits || batch.max(tokens).max(heads).max(key).max(value) > 1000, "{word}");
                 taken += 1;
             }
             Err(told) => assert!(told.contains("expected batch, tokens, heads and width"), "{told}"),
