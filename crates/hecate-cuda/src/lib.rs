@@ -60,6 +60,6 @@ mod timing;
 
 pub use device::{Buffer, Cuda, Properties};
 pub use hecate_core::Algorithm;
-pub use own_kernels::{Argument, OwnGrid, OwnKernel};
+pub use own_kernels::{Argument, OwnGrid, OwnKernel, OwnSource};
 pub use prepare::{compile_kernel, compile_through};
 pub use timing::Timing;

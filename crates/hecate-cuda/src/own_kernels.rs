@@ -8,6 +8,7 @@ use crate::{
     error::{failed, unsupported},
     launch::{MOST_BLOCKS, MOST_ROWS, MOST_THREADS},
     ledger::driver_turn,
+    source::KernelSource,
 };
 use cudarc::{
     driver::{CudaFunction, LaunchConfig, PushKernelArg, sys},
@@ -16,7 +17,19 @@ use cudarc::{
 use hecate_core::{Device as _, Error, Result, Tensor};
 use std::{fmt, sync::Arc};
 
-/// A kernel that [`Cuda::load_ptx`] loaded. It stays loaded as long as its device value is there, so that graphs may hold it.
+/// A file of kernels in CUDA C++ that another crate brings: `static SOURCE: OwnSource = OwnSource::new("mine", include_str!("mine.cu"))`.
+/// Each kernel of it is `extern "C"` and takes arguments one by one. Names tell files apart: no two of a program have the same.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnSource(KernelSource);
+
+impl OwnSource {
+    /// The file's name without extension, and its text. It may include nothing but this crate's own headers.
+    pub const fn new(name: &'static str, text: &'static str) -> Self {
+        Self(KernelSource { name, text, ptx: &[] })
+    }
+}
+
+/// A kernel that [`Cuda::load_ptx`] or [`Cuda::load_source`] loaded. It stays loaded as long as its device value is there, so that graphs may hold it.
 #[derive(Clone)]
 pub struct OwnKernel {
     cuda: Cuda,
@@ -76,9 +89,26 @@ impl Cuda {
         let most = self.properties().shared_memory.saturating_sub(shared) as i32;
         let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         function.set_attribute(attribute, most).map_err(|error| why(&error.to_string()))?;
-        let parameters = (self.properties().driver >= PARAMETERS_DRIVER).then(|| parameters(&function));
         self.modules().keep(&function);
-        Ok(OwnKernel { cuda: self.clone(), function, name: name.into(), shared, parameters })
+        Ok(self.own_kernel(function, name, shared))
+    }
+
+    /// The kernel `name` of a file in CUDA C++: from the cache on disk, else compiled now for exactly this GPU. Later calls find it loaded.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] with all that was tried, where there is no compiler (NVRTC) or it refuses the text.
+    pub fn load_source(&self, source: &'static OwnSource, name: &'static str) -> Result<OwnKernel> {
+        let most = self.properties().shared_memory;
+        let function = self.modules().function(self.context(), most, &source.0, name)?.function;
+        let shared = function.shared_size_bytes();
+        let shared = shared.map_err(|error| failed(format!("loading the kernel `{name}`"), error))?;
+        Ok(self.own_kernel(function, name, shared.unsigned_abs() as usize))
+    }
+
+    /// A function with what the driver tells of it.
+    fn own_kernel(&self, function: CudaFunction, name: &str, shared: usize) -> OwnKernel {
+        let parameters = (self.properties().driver >= PARAMETERS_DRIVER).then(|| parameters(&function));
+        OwnKernel { cuda: self.clone(), function, name: name.into(), shared, parameters }
     }
 }
 

@@ -156,7 +156,7 @@ pub enum Error {
         /// The system's reason.
         source: rayon::ThreadPoolBuildError,
     },
-    /// There is not enough memory.
+    /// There is not enough memory, or a GPU failed.
     #[error(transparent)]
     Memory(#[from] hecate_core::Error),
 }

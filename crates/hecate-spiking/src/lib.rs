@@ -2,7 +2,8 @@
 //!
 //! A [`Network`] has areas of neurons, and synapses between them. It runs in *bursts*. In each, what fired one burst ago
 //! reaches its targets, together with a [`Stimulus`] from outside, and neurons that reach their threshold fire. A device
-//! ([`Spiking`]) holds the [`State`] and runs bursts: [`Cpu`], or several devices as one ([`Shards`]).
+//! ([`Spiking`]) holds the [`State`] and runs bursts: [`Cpu`], or several devices as one ([`Shards`]). With the features `cuda`
+//! and `wgpu`, device values of these backends run networks too, and give the same bits.
 //!
 //! What reaches a neuron is summed in [fixed point](FRACTION), and every rounding is of one kind, so a network fires the
 //! same on one thread, on many, and on several devices.
@@ -44,6 +45,8 @@ mod cpu;
 mod error;
 mod file;
 mod fixed;
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+mod gpu;
 mod ledger;
 mod network;
 mod plasticity;
@@ -56,6 +59,8 @@ pub use cpu::{Cpu, Net};
 pub use error::{Error, Result};
 pub use file::{Experiment, FORMAT};
 pub use fixed::{FRACTION, STAGED, SYNAPSES};
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+pub use gpu::DeviceNet;
 pub use ledger::{History, Ledger};
 pub use network::{Area, FATIGUE, Kind, MEMORY, Network, Neuron, POWER, Synapse};
 pub use plasticity::{Form, Mapping};

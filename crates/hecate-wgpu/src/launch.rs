@@ -64,7 +64,7 @@ impl Kernel<'_> {
 
 /// An array that a kernel takes. Their order is that of the kernel's bindings, from 1: the parameters are at 0.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Binding<'a> {
+pub enum Binding<'a> {
     /// `var<storage, read>`.
     Read(&'a Tensor<Wgpu>),
     /// `var<storage, read_write>`.
@@ -157,7 +157,7 @@ impl Pipelines {
 }
 
 /// What of a kernel is checked while it runs: whether an index is inside its array, whether a loop ends.
-type Checks = wgpu::ShaderRuntimeChecks;
+pub(crate) type Checks = wgpu::ShaderRuntimeChecks;
 
 /// Layout, module and pipeline; an error of any of them names the kernel.
 #[expect(unsafe_code, reason = "some kernels do without checks")]
@@ -276,7 +276,7 @@ impl Wgpu {
     }
 
     /// Refusals come before anything is queued: a batch holds other calls' work too.
-    fn start(
+    pub(crate) fn start(
         &self,
         kernel: &Kernel<'_>,
         groups: (usize, usize, usize),

@@ -59,6 +59,7 @@ mod error;
 mod launch;
 mod linear;
 mod memory;
+mod own_kernels;
 mod packing;
 mod parameters;
 mod pool;
@@ -74,4 +75,6 @@ mod transfers;
 
 pub use adapter::{Adapter, CooperativeMatrices, Selection};
 pub use device::{Buffer, Wgpu};
+pub use launch::Binding;
+pub use own_kernels::OwnSource;
 pub use transfers::Readback;

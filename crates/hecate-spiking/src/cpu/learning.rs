@@ -14,7 +14,7 @@ use std::{borrow::Cow, ops::Range};
 
 /// What learns of a loaded network.
 #[derive(Debug)]
-pub(super) struct Learning {
+pub(crate) struct Learning {
     ledger: Ledger,
     /// Synapses with their weights of now, in the network's order; empty where none learn.
     entries: Vec<Entry>,
@@ -28,7 +28,7 @@ pub(super) struct Learning {
 
 impl Learning {
     /// As a state that was checked says.
-    pub(super) fn new(network: &Network, state: &State) -> Result<Self> {
+    pub(crate) fn new(network: &Network, state: &State) -> Result<Self> {
         let (count, learning) = if network.learns() { (network.count(), &network.entries[..]) } else { (0, &[][..]) };
         let mut entries = memory::collect("synapses that learn", learning.iter().copied())?;
         entries.iter_mut().zip(&state.weights).for_each(|(entry, &weight)| entry.weight = weight);
@@ -43,17 +43,17 @@ impl Learning {
     }
 
     /// Synapses with their weights of now.
-    pub(super) fn entries<'a>(&'a self, network: &'a Network) -> &'a [Entry] {
+    pub(crate) fn entries<'a>(&'a self, network: &'a Network) -> &'a [Entry] {
         if network.learns() { &self.entries } else { &network.entries }
     }
 
     /// Synapses that were made.
-    pub(super) fn made(&self) -> &Made {
+    pub(crate) fn made(&self) -> &Made {
         &self.made
     }
 
     /// Writes weights, synapses and the ledger into a state.
-    pub(super) fn write(&self, network: &Network, state: &mut State) -> Result<()> {
+    pub(crate) fn write(&self, network: &Network, state: &mut State) -> Result<()> {
         state.weights.iter_mut().zip(&self.entries).for_each(|(weight, entry)| *weight = entry.weight);
         let count = self.made.values().map(Vec::len).sum();
         state.made = memory::with_capacity("synapses that were made", count)?;
@@ -69,7 +69,7 @@ impl Learning {
     ///
     /// # Errors
     /// [`crate::Error::TooMany`], [`crate::Error::Memory`] where the synapses to be made have no room; nothing changes then.
-    pub(super) fn learn(&mut self, network: &Network, part: &Range<usize>, fired: &[Spike]) -> Result<()> {
+    pub(crate) fn learn(&mut self, network: &Network, part: &Range<usize>, fired: &[Spike]) -> Result<()> {
         let mut ledger = Cow::Borrowed(&self.ledger);
         if network.mappings().iter().any(|mapping| mapping.made().is_some()) {
             // Asked on a copy: it is archived for good only if there is room.

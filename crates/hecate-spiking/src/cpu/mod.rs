@@ -15,7 +15,7 @@ use crate::{
 };
 use delivery::Delivery;
 use hecate_core::DeviceId;
-use learning::Learning;
+pub(crate) use learning::Learning;
 use rayon::prelude::*;
 use std::{collections::BTreeMap, fmt, num::NonZero, ops::Range, sync::Arc, thread};
 use task::{Surroundings, Task};
@@ -80,7 +80,7 @@ impl fmt::Debug for Cpu {
 }
 
 /// Synapses that were made, by index of their source, each list ascending by target.
-type Made = BTreeMap<u32, Vec<Entry>>;
+pub(crate) type Made = BTreeMap<u32, Vec<Entry>>;
 
 /// A network, or a part of it, in main memory.
 pub struct Net {

@@ -39,7 +39,7 @@ fn same_state(case: &str, state: &State, naive: &Naive, learns: bool) {
 }
 
 /// Runs a device beside the model. Half-way its state is read and loaded anew.
-fn beside<D: Spiking>(case: &str, device: &D, network: &Arc<Network>, spec: &Spec) -> usize {
+pub(crate) fn beside<D: Spiking>(case: &str, device: &D, network: &Arc<Network>, spec: &Spec) -> usize {
     // Half of the networks begin in the middle of things.
     let mut state = State::start(network).expect("room");
     for (index, &(potential, refractory, in_a_row)) in spec.start.iter().enumerate() {

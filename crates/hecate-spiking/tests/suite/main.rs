@@ -3,6 +3,8 @@
 mod bad_inputs;
 mod damage;
 mod generated;
+#[cfg(all(feature = "cuda", feature = "wgpu"))]
+mod gpu;
 mod naive;
 mod plasticity;
 mod recorded;

@@ -54,20 +54,24 @@ fn compare<D: Spiking>(name: &str, device: &D, experiment: &Experiment, expected
     assert_eq!(state.made, expected.made, "{name}: synapses that were made");
 }
 
-#[test]
-fn spikes_and_states_are_those_of_the_reference() {
-    let cpu = |threads| Cpu::with_threads(threads).expect("threads");
-    let shards = Shards::new([1, 1, 2].map(cpu)).expect("devices");
+/// Compares all recorded networks on a device.
+pub(crate) fn compare_all<D: Spiking>(device: &D) {
     for path in networks() {
         let name = path.display().to_string();
         let experiment = Experiment::read(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         let text = fs::read_to_string(path.with_extension("spikes.json")).expect("the spikes");
         let expected: Expected = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(expected.fired.iter().map(Vec::len).sum::<usize>() > 100, "{name} hardly fires");
-        compare(&name, &cpu(1), &experiment, &expected);
-        compare(&name, &cpu(2), &experiment, &expected);
-        compare(&name, &shards, &experiment, &expected);
+        compare(&name, device, &experiment, &expected);
     }
+}
+
+#[test]
+fn spikes_and_states_are_those_of_the_reference() {
+    let cpu = |threads| Cpu::with_threads(threads).expect("threads");
+    compare_all(&cpu(1));
+    compare_all(&cpu(2));
+    compare_all(&Shards::new([1, 1, 2].map(cpu)).expect("devices"));
 }
 
 /// A file that was written reads as the same network.

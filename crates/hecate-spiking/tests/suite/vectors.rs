@@ -67,18 +67,18 @@ fn experiment(text: &str) -> Experiment {
 }
 
 /// Spikes and state in the lines of `*.expect`.
-fn told(cpu: &Cpu, experiment: &Experiment) -> String {
+fn told<D: Spiking>(device: &D, experiment: &Experiment) -> String {
     let start = State::start(&experiment.network).expect("room");
-    let mut net = cpu.load(&experiment.network, &start).expect("a network");
+    let mut net = device.load(&experiment.network, &start).expect("a network");
     let mut lines = Vec::new();
     for burst in 1..=experiment.bursts {
-        cpu.burst(&mut net, experiment.stimulus(burst)).expect("a burst");
-        let fired = cpu.fired(&net).expect("what fired");
+        device.burst(&mut net, experiment.stimulus(burst)).expect("a burst");
+        let fired = device.fired(&net).expect("what fired");
         let ids: Vec<_> = fired.iter().map(|spike| spike.neuron.to_string()).collect();
         lines.push(format!("B {burst} {}", ids.join(" ")));
     }
     // Potentials are compared by bits: minus zero is not zero.
-    let state = cpu.state(&net).expect("its state");
+    let state = device.state(&net).expect("its state");
     for (index, potential) in state.potential.iter().enumerate() {
         let (refractory, in_a_row) = (state.refractory[index], state.in_a_row[index]);
         lines.push(format!("V {index} {:08x} {refractory} {in_a_row}", potential.to_bits()));
@@ -88,11 +88,15 @@ fn told(cpu: &Cpu, experiment: &Experiment) -> String {
 
 #[test]
 fn spikes_and_states_are_those_of_the_vectors() {
+    // Networks are small, so that one task has all of each.
+    compare_all(&Cpu::with_threads(2).expect("threads"));
+}
+
+/// Compares all vectors on a device.
+pub(crate) fn compare_all<D: Spiking>(device: &D) {
     let Some(folder) = std::env::var_os("HECATE_SPIKING_VECTORS") else {
         return require::skip("vectors", "set HECATE_SPIKING_VECTORS to the folder of the vectors of spiking networks");
     };
-    // Networks are small, so that one task has all of each.
-    let cpu = Cpu::with_threads(2).expect("threads");
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", Path::new(&folder).display()));
     let mut count = 0;
     for path in entries.map(|entry| entry.expect("an entry").path()) {
@@ -100,7 +104,7 @@ fn spikes_and_states_are_those_of_the_vectors() {
             continue;
         }
         let read = |path: &Path| fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let found = told(&cpu, &experiment(&read(&path)));
+        let found = told(device, &experiment(&read(&path)));
         let expected = read(&path.with_extension("expect"));
         // A burst in which nothing fired ends with a blank in some files.
         let differs = found.lines().zip(expected.lines()).find(|(found, expected)| found.trim() != expected.trim());

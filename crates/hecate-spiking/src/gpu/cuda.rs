@@ -1,0 +1,72 @@
+//! NVIDIA GPUs, on the CUDA backend's device and its kernels of one's own.
+#![allow(unsafe_code)]
+
+use super::{Arrays, Decided, Delivered, Engine, spiking};
+use crate::Result;
+use hecate_core::Tensor;
+use hecate_cuda::{Argument, Cuda, OwnGrid, OwnSource};
+
+/// Both kernels.
+static SOURCE: OwnSource = OwnSource::new("spiking_burst", include_str!("burst.cu"));
+
+/// Threads of a block that delivers, and of one that decides.
+const THREADS: u32 = 256;
+/// Most blocks that deliver: enough for all multiprocessors, whose warps go on to the next neuron that fired.
+const BLOCKS: usize = 2048;
+
+/// Blocks of `THREADS` threads, at least one.
+fn grid(threads: usize, most: usize) -> OwnGrid {
+    let blocks = threads.div_ceil(THREADS as usize).clamp(1, most) as u32;
+    OwnGrid { blocks: [blocks, 1, 1], threads: [THREADS, 1, 1], shared: 0 }
+}
+
+impl Engine for Cuda {
+    fn deliver(&self, net: &Arrays<Self>, of: &Delivered<'_, Self>) -> Result<()> {
+        use Argument::{Read, U32, Write};
+        let kernel = self.load_source(&SOURCE, "spiking_deliver")?;
+        let (rows, count) = (&net.rows, of.staged_count);
+        // A warp a neuron that fired, and a thread a staged one.
+        let threads = of.most.saturating_mul(32).max(count);
+        let arguments = [
+            Read(&rows.starts),
+            Read(&rows.entries),
+            Read(&rows.sources),
+            Read(of.fired),
+            Write(of.counts),
+            Read(of.staged),
+            Write(&net.sums),
+            Write(&net.candidates),
+            U32(of.parity),
+            U32(count as u32),
+            U32(of.first.into()),
+        ];
+        // SAFETY: the kernel's own arguments; targets lie in the part and indices in the network, whose arrays these are.
+        Ok(unsafe { kernel.launch(grid(threads, BLOCKS), &arguments) }?)
+    }
+
+    fn decide(&self, net: &Arrays<Self>, of: &Decided) -> Result<()> {
+        use Argument::{Read, U32, Write};
+        let kernel = self.load_source(&SOURCE, "spiking_decide")?;
+        let fired: &Tensor<Self> = &net.fired[of.parity as usize];
+        let arguments = [
+            Write(&net.sums),
+            Write(&net.candidates),
+            Write(&net.potentials),
+            Write(&net.states),
+            Read(&net.sorts),
+            Read(&net.table),
+            Write(fired),
+            Write(&net.counts),
+            U32(of.parity),
+            U32(of.count as u32),
+            U32(of.neurons as u32),
+            U32(of.start as u32),
+            U32(of.burst),
+            U32(of.forgets.into()),
+        ];
+        // SAFETY: the kernel's own arguments; arrays have as many elements as the part has neurons.
+        Ok(unsafe { kernel.launch(grid(of.count, usize::MAX), &arguments) }?)
+    }
+}
+
+spiking!(Cuda, "cuda");
