@@ -5,7 +5,7 @@ use crate::{
     sizes::{size, sizes},
     sound,
 };
-use hecate_core::{DType, Sequences, Tensor, rules::*};
+use hecate_core::{DType, Sequences, Tensor, primitives::GatePlace, rules::*};
 use hecate_cpu::Cpu;
 use hecate_models::{
     AttentionConfig, Builder, CmsConfig, ComposedConfig, ConductorConfig, Config, HopeConfig, Init, LayerCache,
@@ -54,6 +54,8 @@ fn layers_are_built_or_refused() {
             groups: b / 2,
             taps: c,
             conv_bias: d % 2 == 0,
+            norm: [None, Some(GatePlace::Before), Some(GatePlace::After)][a % 3],
+            factors: [[1.0; 5], [f32::NAN; 5]][c % 2],
             norm_eps: 1e-6,
         };
         sound("Mamba2", || taken(build(layers, |x| Mamba2::new(x, mamba2)).map(|x| x.1)))?;

@@ -13,7 +13,7 @@ use hecate_models::{
     generate::{Session, Speculation, next_of_all},
     layers::{
         Block, Branches, Context, FullAttention, FullAttentionConfig, HeadNorm, Memory, MemoryForm, Mixer, Mlp,
-        NormPlace, RmsNorm, Rotary,
+        NormPlace, RmsNorm, Rotary, SideBySide, SidePart,
     },
     sampling::{Sampler, Sampling},
 };
@@ -31,7 +31,8 @@ fn attention_is_built_and_run_or_refused() {
     hold(300, &draws, |([hidden, heads, kv_heads, width, channels, tokens], base, epsilon, norm, gate)| {
         let rotary = (channels % 3 > 0).then_some(Rotary { base, channels });
         let norm = [HeadNorm::Nothing, HeadNorm::Each(epsilon), HeadNorm::Together(epsilon)][norm];
-        let config = FullAttentionConfig { hidden, heads, kv_heads, width, rotary, norm, gate };
+        let scale = (channels % 2 == 0).then_some(epsilon);
+        let config = FullAttentionConfig { hidden, heads, kv_heads, width, rotary, norm, gate, scale };
         let built = sound("FullAttention::new", || build(1, |x| FullAttention::new(x, config)))?;
         let Ok((attention, parameters)) = built else { return Ok(()) };
         let x = Tensor::zeros(&device(), [1, tokens.min(4), hidden], DType::F32).expect("a small array");
@@ -74,10 +75,13 @@ fn memories_of_any_form_are_built_or_refused() {
                     rotary: None,
                     norm: HeadNorm::Nothing,
                     gate: false,
+                    scale: None,
                 };
                 let (attention, mlp) = (FullAttention::new(x, config)?, Mlp::new(x, of(hidden), of(width))?);
                 let [first, second] = norms;
-                let branches = Branches { mixer: (first, Box::new(attention)), mlp: Some((second, mlp)) };
+                let part = |factor| SidePart { mixer: Box::new(attention), inward: factor, outward: query_scale };
+                let both = SideBySide::new(part(norm_epsilon), vec![part(1.0)]);
+                let branches = Branches { mixer: (first, Box::new(both)), mlp: Some((second, mlp)) };
                 Ok(Block::of(x, NormPlace::After, branches))
             })
         };
@@ -93,8 +97,17 @@ fn memories_of_any_form_are_built_or_refused() {
 /// Folders of a configuration alone: sizes are refused, or the weights are missing.
 #[test]
 fn folders_without_weights_are_refused() {
-    let family =
-        prop::sample::select(vec!["llama", "delta_net", "gated_deltanet", "olmo_hybrid", "qwen3_5", "gpt2", ""]);
+    let family = prop::sample::select(vec![
+        "llama",
+        "delta_net",
+        "gated_deltanet",
+        "olmo_hybrid",
+        "qwen3_5",
+        "granitemoehybrid",
+        "falcon_h1",
+        "gpt2",
+        "",
+    ]);
     hold(100, &(family, sizes(), "\\PC{0,40}"), |(family, [hidden, layers, heads, kv_heads, width, words], text)| {
         let folder = tempfile::tempdir().expect("a folder");
         let config = format!(

@@ -121,6 +121,24 @@ fn a_folder_says_what_it_is() {
     assert_eq!(mixed.files(), 4);
 }
 
+/// Published files call layers otherwise than transformers does today, and may leave a head's width to be computed.
+#[test]
+fn names_of_before_are_understood() {
+    let old = copy("granitemoehybrid");
+    configure(old.path(), |config| {
+        config["layer_types"] = json!(["mamba", "attention", "mamba"]);
+        config["mamba_d_head"] = json!("auto");
+        config["position_embedding_type"] = json!("nope");
+    });
+    let [old, new] = [old.path(), &folder("granitemoehybrid")]
+        .map(|folder| open(folder).and_then(|opened| opened.model()).expect("a model"));
+    let scores = |model: &LanguageModel<Cpu>| {
+        let scores = model.infer(&[1, 2, 3], 1, &mut model.cache(1).expect("a cache")).expect("scores");
+        scores.to_f32().expect("values")
+    };
+    assert_eq!(scores(&old), scores(&new));
+}
+
 /// Files that older transformers wrote have a word that is no JSON.
 #[test]
 fn infinity_is_read_as_python_writes_it() {
@@ -261,6 +279,18 @@ fn what_is_not_built_is_refused_by_name() {
         ("mamba2", "use_bias", json!(true), "`use_bias` is true"),
         ("mamba2", "time_step_limit", json!([0.001, 0.1]), "`time_step_limit` is [0.001,0.1]"),
         ("mamba2", "conv_kernel", json!(1), "`taps` is 1, expected at least 2"),
+        ("granitemoehybrid", "num_local_experts", json!(4), "`num_local_experts` is 4, expected 0"),
+        ("granitemoehybrid", "layer_types", json!(["mamba", "attention", "mlp"]), "`mlp`, expected"),
+        ("granitemoehybrid", "logits_scaling", json!(0.0), "`logits_scaling` is 0, expected a finite number other"),
+        ("granitemoehybrid", "attention_multiplier", json!(-1), "`factor of attention's scores` is -1"),
+        ("granitemoehybrid", "position_embedding_type", json!("alibi"), "alibi"),
+        ("granitemoehybrid", "mamba_d_head", json!(4), "`mamba_d_head` is 4, expected 5"),
+        ("granitemoehybrid", "mamba_proj_bias", json!(true), "`mamba_proj_bias` is true"),
+        ("falcon_h1", "mamba_n_heads", json!(7), "a multiple of the 7 heads"),
+        ("falcon_h1", "ssm_multipliers", json!([1, 2]), "config.json"),
+        ("falcon_h1", "lm_head_multiplier", json!(0), "`lm_head_multiplier` is 0"),
+        ("falcon_h1", "projectors_bias", json!(true), "`projectors_bias` is true"),
+        ("falcon_h1", "time_step_limit", json!([0.001, 0.1]), "`time_step_limit` is [0.001,0.1]"),
         ("qwen3_5", "quantization_config", json!({"quant_method": "awq"}), "\"awq\""),
         ("llama", "hidden_size", json!("wide"), "config.json"),
         ("llama", "hidden_size", json!(0), "`hidden_size` is 0"),

@@ -17,7 +17,7 @@ use std::{fs, path::PathBuf};
 use tempfile::TempDir;
 
 /// Every family, in the forms that its files have.
-const MODELS: [&str; 14] = [
+const MODELS: [&str; 19] = [
     "llama",
     "llama_bf16",
     "delta_net",
@@ -29,6 +29,11 @@ const MODELS: [&str; 14] = [
     "olmo_hybrid_grouped",
     "lfm2",
     "mamba2",
+    "granitemoehybrid",
+    "granitemoehybrid_rotary",
+    "falcon_h1",
+    "falcon_h1_gate_first",
+    "falcon_h1_norm_first",
     "qwen3_5",
     "qwen3_5_text",
     "qwen3_5_grouped",
@@ -36,10 +41,10 @@ const MODELS: [&str; 14] = [
 /// Those beside which there is an adapter.
 const ADAPTED: [&str; 2] = ["llama", "qwen3_5"];
 /// One of attention alone, and those of other layers: what a GPU in software has time for.
-const FEW: [&str; 4] = ["llama", "qwen3_5", "qwen3_5_grouped", "mamba2"];
+const FEW: [&str; 6] = ["llama", "qwen3_5", "qwen3_5_grouped", "mamba2", "granitemoehybrid", "falcon_h1"];
 
 /// Those whose matrices are bfloat16 in their files.
-const BFLOAT16: [&str; 2] = ["llama_bf16", "qwen3_5_text"];
+const BFLOAT16: [&str; 4] = ["llama_bf16", "qwen3_5_text", "granitemoehybrid_rotary", "falcon_h1_norm_first"];
 
 /// A model's folder.
 fn folder(name: &str) -> PathBuf {

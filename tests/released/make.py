@@ -253,6 +253,30 @@ def lfm2():
     return Lfm2ForCausalLM(config)
 
 
+def granitemoehybrid(hidden=15, groups=2, **more):
+    """Memories as Mamba-2's beside attention whose scores have a factor of their own, as have both branches."""
+    config = transformers.GraniteMoeHybridConfig(
+        **COMMON, hidden_size=hidden, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1,
+        layer_types=["linear_attention", "full_attention", "linear_attention"], shared_intermediate_size=23, rms_norm_eps=1e-3,
+        mamba_n_heads=6, mamba_d_head=hidden // 3, mamba_n_groups=groups, mamba_d_state=7, mamba_d_conv=3, mamba_chunk_size=16,
+        num_local_experts=0, num_experts_per_tok=0, embedding_multiplier=1.7, residual_multiplier=0.6,
+        attention_multiplier=0.7, logits_scaling=1.3, **more,
+    )
+    return transformers.GraniteMoeHybridForCausalLM(config)
+
+
+def falcon_h1(**more):
+    """Memories as Mamba-2's and attention side by side, and factors nearly everywhere."""
+    config = transformers.FalconH1Config(
+        **COMMON, hidden_size=18, intermediate_size=23, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
+        mamba_d_ssm=30, mamba_n_heads=6, mamba_d_head=5, mamba_n_groups=2, mamba_d_state=7, mamba_d_conv=3,
+        mamba_chunk_size=16, rms_norm_eps=1e-3, rope_parameters=ROTARY, ssm_multipliers=[0.8, 0.9, 1.1, 1.2, 0.7],
+        mlp_multipliers=[0.8, 1.3], key_multiplier=0.6, attention_in_multiplier=0.9, attention_out_multiplier=0.7,
+        ssm_in_multiplier=1.2, ssm_out_multiplier=0.8, embedding_multiplier=1.5, lm_head_multiplier=0.7, **more,
+    )
+    return transformers.FalconH1ForCausalLM(config)
+
+
 ROTARY = {"rope_type": "default", "rope_theta": 1000.0}
 MODELS = {
     "llama": lambda name: save(name, llama(3, 1, 6, True), in_64_bits),
@@ -270,6 +294,17 @@ MODELS = {
     ),
     "mamba2": lambda name: save(name, mamba2(), in_64_bits, "8KB"),
     "lfm2": lambda name: save(name, lfm2(), in_64_bits, "8KB"),
+    "granitemoehybrid": lambda name: save(name, granitemoehybrid(tie_word_embeddings=True), in_64_bits),
+    "granitemoehybrid_rotary": lambda name: save(
+        name, granitemoehybrid(18, 1, position_embedding_type="rope", rope_parameters=ROTARY), in_64_bits, "8KB", torch.bfloat16
+    ),
+    "falcon_h1": lambda name: save(name, falcon_h1(), in_64_bits, "8KB"),
+    "falcon_h1_gate_first": lambda name: save(
+        name, falcon_h1(mamba_rms_norm=True, mamba_norm_before_gate=False, tie_word_embeddings=True), in_64_bits
+    ),
+    "falcon_h1_norm_first": lambda name: save(
+        name, falcon_h1(mamba_rms_norm=True, mamba_norm_before_gate=True), in_64_bits, dtype=torch.bfloat16
+    ),
     "qwen3_5": lambda name: save(name, qwen3_5(True), in_64_bits, change=nested),
     "qwen3_5_text": lambda name: save(name, qwen3_5(False), in_64_bits, "8KB", torch.bfloat16),
     "qwen3_5_grouped": lambda name: save(name, qwen3_5(False, 2, 6), in_64_bits, "8KB"),

@@ -97,6 +97,12 @@ impl<B: Backend> Case<B> {
                 return whole;
             }
         }
+        if let Some((layer, part)) = name.split_once(".shared_mlp.") {
+            // The gate's rows, then those of the other map.
+            let joined = self.array(&format!("gradient.{layer}.shared_mlp.input_linear.weight")).expect("a gradient");
+            let first = if part.starts_with("gate_proj") { 0 } else { count };
+            return joined[first..first + count].to_vec();
+        }
         let whole = |name: String| self.array(&format!("gradient.{name}")).unwrap_or_else(|| panic!("no {name}"));
         if let Some((layer, part)) = name.split_once(".self_attn.") {
             let joined = whole(format!("{layer}.self_attn.q_proj.weight"));
@@ -113,11 +119,13 @@ impl<B: Backend> Case<B> {
     }
 }
 
-/// Parts of names of parameters of `lfm2` and `mamba2`, and what transformers calls them.
-const RENAMED: [(&str, &str); 9] = [
+/// Parts of names of parameters, and what transformers calls them.
+const RENAMED: [(&str, &str); 11] = [
     ("model.norm", "backbone.norm_f"),
     ("model.", "backbone."),
     ("model.norm", "model.embedding_norm"),
+    ("model.norm", "model.final_layernorm"),
+    ("shared_mlp.down_proj", "shared_mlp.output_linear"),
     ("self_attn.q_norm", "self_attn.q_layernorm"),
     ("self_attn.k_norm", "self_attn.k_layernorm"),
     ("self_attn.o_proj", "self_attn.out_proj"),

@@ -3,7 +3,9 @@
 
 mod decoder;
 mod delta_net;
+mod falcon_h1;
 mod gated_deltanet;
+mod granite_hybrid;
 mod lfm2;
 mod llama;
 mod mamba2;
@@ -12,7 +14,9 @@ mod qwen3_5;
 mod rope;
 
 pub use delta_net::DeltaNet;
+pub use falcon_h1::FalconH1;
 pub use gated_deltanet::GatedDeltaNet;
+pub use granite_hybrid::GraniteHybrid;
 pub use lfm2::Lfm2;
 pub use llama::Llama;
 pub use mamba2::Mamba2Model;
@@ -125,6 +129,8 @@ families! {
     OlmoHybrid "olmo_hybrid",
     Lfm2 "lfm2",
     Mamba2Model "mamba2",
+    GraniteHybrid "granitemoehybrid",
+    FalconH1 "falcon_h1",
     Qwen35 "qwen3_5" | "qwen3_5_text",
 }
 

@@ -34,6 +34,7 @@ mod projection;
 mod rule_call;
 mod several_writes;
 mod sharded;
+mod side_by_side;
 mod tnt;
 mod write_inputs;
 
@@ -60,4 +61,5 @@ pub use mlp::Mlp;
 pub use norm::RmsNorm;
 pub use persistent::Persistent;
 pub use projection::{Projection, ProjectionTail};
+pub use side_by_side::{SideBySide, SidePart};
 pub use tnt::Tnt;

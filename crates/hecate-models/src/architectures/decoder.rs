@@ -8,6 +8,7 @@ use crate::{
 };
 use hecate_core::Backend;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Sizes of a model around its blocks.
 #[derive(Clone, Copy, Debug)]
@@ -66,23 +67,52 @@ impl Decoder {
     pub(super) fn build<B: Backend>(
         self,
         build: &mut Builder<'_, B>,
+        norm: (NewNorm<B>, f32),
+        block: impl FnMut(&mut Builder<'_, B>, usize) -> Result<Block<B>>,
+    ) -> Result<Box<dyn Model<B>>> {
+        self.build_scaled(build, norm, [1.0; 2], block)
+    }
+
+    /// As [`Decoder::build`], with embeddings and scores times these factors.
+    pub(super) fn build_scaled<B: Backend>(
+        self,
+        build: &mut Builder<'_, B>,
         (norm, epsilon): (NewNorm<B>, f32),
+        [embedding_factor, score_factor]: [f32; 2],
         mut block: impl FnMut(&mut Builder<'_, B>, usize) -> Result<Block<B>>,
     ) -> Result<Box<dyn Model<B>>> {
         let Self { vocabulary, hidden, layers, tied, embeddings } = self;
         let mut model = build.within("model");
-        let embeddings = Embedding::new(&mut model, embeddings, vocabulary, hidden)?;
+        let embeddings = Embedding::new(&mut model, embeddings, vocabulary, hidden)?.scaled(embedding_factor);
         let blocks = (0..layers).map(|i| block(&mut model.within(&format!("layers.{i}")), i));
         let blocks = blocks.collect::<Result<_>>()?;
         let norm = norm(&mut model, "norm", hidden, epsilon)?;
         let head = embeddings.head(build, "lm_head", (vocabulary, hidden), tied)?;
-        Ok(Box::new(Blocks { vocabulary_size: vocabulary, embeddings, blocks, norm, head }))
+        Ok(Box::new(Blocks { vocabulary_size: vocabulary, embeddings, blocks, norm, head, score_factor }))
     }
 
     /// Refuses sizes that no model has.
     pub(super) fn check(self) -> Result<()> {
         within("num_hidden_layers", self.layers, 1..=LAYERS)?;
         sizes(&[("vocab_size", self.vocabulary), ("hidden_size", self.hidden)])
+    }
+}
+
+/// Refuses factors that are no numbers, or 0.
+pub(super) fn factors(named: &[(&str, f32)]) -> Result<()> {
+    match named.iter().find(|(_, factor)| !factor.is_normal()) {
+        Some((name, factor)) => Err(Error::config(*name, factor, "a finite number other than 0")),
+        None => Ok(()),
+    }
+}
+
+/// What a memory's head is wide: the field's number, or with `auto` its share of the inner width.
+pub(super) fn memory_head(field: &str, told: Option<&Value>, inner: usize, heads: usize) -> Result<usize> {
+    let width = share("inner width of memories", inner, heads)?;
+    match told {
+        None => Ok(width),
+        Some(told) if told == "auto" || told.as_u64() == Some(width as u64) => Ok(width),
+        Some(told) => Err(Error::config(field, told, format!("{width}, a head's share of the inner width {inner}"))),
     }
 }
 

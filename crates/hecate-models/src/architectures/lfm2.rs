@@ -82,7 +82,7 @@ impl Lfm2 {
         let width = self.head_dim.map_or_else(|| share("hidden_size", hidden, heads), Ok)?;
         let rotary = self.rope.rotary(width, 1.0)?.unwrap_or(Rotary { base: BASE, channels: width });
         let (kv_heads, norm) = (self.num_key_value_heads, HeadNorm::EachAlone(self.norm_eps));
-        Ok(FullAttentionConfig { hidden, heads, kv_heads, width, rotary: Some(rotary), norm, gate: false })
+        Ok(FullAttentionConfig { hidden, heads, kv_heads, width, rotary: Some(rotary), norm, gate: false, scale: None })
     }
 
     /// Which blocks are attention.

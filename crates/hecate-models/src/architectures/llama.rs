@@ -42,6 +42,7 @@ impl Llama {
             rotary: Some(rotary),
             norm: HeadNorm::Nothing,
             gate: false,
+            scale: None,
         })
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     Builder, Error, Model, Result,
     layers::{Block, Branches, Mamba2, Mamba2Config, NormPlace, RmsNorm},
 };
-use hecate_core::Backend;
+use hecate_core::{Backend, primitives::GatePlace};
 use serde::{Deserialize, Serialize};
 
 /// Fields of `config.json`.
@@ -59,6 +59,8 @@ impl Mamba2Model {
             groups: self.n_groups,
             taps: self.conv_kernel,
             conv_bias: self.use_conv_bias,
+            norm: Some(GatePlace::Before),
+            factors: [1.0; 5],
             norm_eps: self.layer_norm_epsilon,
         }
     }

@@ -70,7 +70,7 @@ impl OlmoHybrid {
         let width = self.head_dim.map_or_else(|| share("hidden_size", hidden, heads), Ok)?;
         let rotary = self.rope.rotary(width, 1.0)?;
         let (kv_heads, norm) = (self.num_key_value_heads.unwrap_or(heads), HeadNorm::Together(self.trunk.rms_norm_eps));
-        Ok(FullAttentionConfig { hidden, heads, kv_heads, width, rotary, norm, gate: false })
+        Ok(FullAttentionConfig { hidden, heads, kv_heads, width, rotary, norm, gate: false, scale: None })
     }
 
     /// Which blocks are attention.

@@ -57,15 +57,9 @@ impl Qwen35 {
     fn attention(&self) -> Result<FullAttentionConfig> {
         let base = || Error::config("rope_parameters.rope_theta", "missing", "the base of rotary positions");
         let rotary = self.rope.rotary(self.head_dim, PARTIAL)?.ok_or_else(base)?;
-        Ok(FullAttentionConfig {
-            hidden: self.trunk.hidden_size,
-            heads: self.num_attention_heads,
-            kv_heads: self.num_key_value_heads,
-            width: self.head_dim,
-            rotary: Some(rotary),
-            norm: HeadNorm::Each(self.trunk.rms_norm_eps),
-            gate: true,
-        })
+        let (heads, kv_heads, width) = (self.num_attention_heads, self.num_key_value_heads, self.head_dim);
+        let (hidden, norm) = (self.trunk.hidden_size, HeadNorm::Each(self.trunk.rms_norm_eps));
+        Ok(FullAttentionConfig { hidden, heads, kv_heads, width, rotary: Some(rotary), norm, gate: true, scale: None })
     }
 
     /// Which blocks are attention.

@@ -22,6 +22,8 @@ pub(crate) struct Blocks<B: Backend> {
     pub(crate) norm: RmsNorm,
     /// To scores, tied to the embeddings or of its own.
     pub(crate) head: Linear,
+    /// What scores are times; what the head reads has it.
+    pub(crate) score_factor: f32,
 }
 
 impl<B: Backend> Architecture<B> for Config {
@@ -34,7 +36,7 @@ impl<B: Backend> Architecture<B> for Config {
         let blocks = self.layers.iter().enumerate().map(block).collect::<Result<_>>()?;
         let norm = RmsNorm::new(&mut model, "norm", hidden, self.norm_eps)?;
         let head = embeddings.head(build, "lm_head", (vocabulary_size, hidden), self.tie_word_embeddings)?;
-        Ok(Box::new(Blocks { vocabulary_size, embeddings, blocks, norm, head }))
+        Ok(Box::new(Blocks { vocabulary_size, embeddings, blocks, norm, head, score_factor: 1.0 }))
     }
 
     fn check(&self) -> Result<()> {
@@ -103,11 +105,16 @@ impl<B: Backend> Blocks<B> {
 
     /// Scores `[N,T,V]` of the stream after the last block.
     fn scores_of(&self, tape: &Tape<'_, B>, (x, pending): Stream<B>) -> Result<Var<B>> {
-        if pending.is_none() && Linear::projects(tape, &[self.head], &x) {
+        if pending.is_none() && self.score_factor == 1.0 && Linear::projects(tape, &[self.head], &x) {
             return Ok(Linear::projected(tape, &[self.head], (&x, Some(&self.norm)), ProjectionEnd::Each)?.remove(0));
         }
-        let [_, normed] = self.norm.after(tape, &x, pending.as_ref())?;
-        self.head.forward(tape, &normed)
+        self.head.forward(tape, &self.normed(tape, &x, pending.as_ref())?)
+    }
+
+    /// What the head reads, of the stream after the last block.
+    fn normed(&self, tape: &Tape<'_, B>, x: &Var<B>, pending: Option<&Var<B>>) -> Result<Var<B>> {
+        let [_, normed] = self.norm.after(tape, x, pending)?;
+        tape.scale(self.score_factor, &normed)
     }
 }
 
@@ -126,8 +133,7 @@ impl<B: Backend> Model<B> for Blocks<B> {
 
     fn forward(&self, tape: &Tape<'_, B>, tokens: &Tensor<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
         let (x, pending) = self.stream(tape, tokens, context)?;
-        let [_, normed] = self.norm.after(tape, &x, pending.as_ref())?;
-        Ok(normed)
+        self.normed(tape, &x, pending.as_ref())
     }
 
     fn scores(&self, tape: &Tape<'_, B>, tokens: &Tensor<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
@@ -159,7 +165,6 @@ impl<B: Backend> Model<B> for Blocks<B> {
     ) -> Result<Var<B>> {
         let (x, pending) = self.stream(tape, tokens, context)?;
         let pending = pending.map(|pending| tape.rows(&pending, rows)).transpose()?;
-        let [_, normed] = self.norm.after(tape, &tape.rows(&x, rows)?, pending.as_ref())?;
-        Ok(normed)
+        self.normed(tape, &tape.rows(&x, rows)?, pending.as_ref())
     }
 }

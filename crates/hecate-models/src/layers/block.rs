@@ -44,6 +44,8 @@ pub struct Block<B: Backend> {
     /// What looks at one token, and its norm; none where mixers follow each other.
     mlp: Option<(RmsNorm, Mlp)>,
     place: NormPlace,
+    /// What mixer and MLP are times where they are added to the stream.
+    factor: f32,
     /// Share of what is added to the stream that is dropped.
     dropout: f32,
 }
@@ -84,7 +86,12 @@ impl<B: Backend> Block<B> {
     /// A block of these parts.
     pub fn of(build: &Builder<'_, B>, place: NormPlace, branches: Branches<B>) -> Self {
         let Branches { mixer: (attn_norm, attn), mlp } = branches;
-        Self { attn_norm, attn, mlp, place, dropout: build.dropout().hidden }
+        Self { attn_norm, attn, mlp, place, factor: 1.0, dropout: build.dropout().hidden }
+    }
+
+    /// The same, whose mixer and MLP are times this factor where they are added to the stream.
+    pub(crate) fn scaled(self, factor: f32) -> Self {
+        Self { factor, ..self }
     }
 
     /// The mixer.
@@ -114,19 +121,24 @@ impl<B: Backend> Block<B> {
             let x = pending.map_or_else(|| Ok(x.clone()), |pending| tape.add(x, pending))?;
             return Ok((self.forward_with_norms_behind(tape, &x, context)?, None));
         }
-        if let Some((norm, mlp)) = self.mlp.as_ref().filter(|(_, mlp)| mlp.is_fused(tape, x)) {
+        if let Some((norm, mlp)) = self.mlp.as_ref().filter(|(_, mlp)| self.factor == 1.0 && mlp.is_fused(tape, x)) {
             let x = pending.map_or_else(|| Ok(x.clone()), |pending| tape.add(x, pending))?;
             return Ok((mlp.forward_onto(tape, norm, &self.mix_few(tape, &x, context)?)?, None));
         }
         let [x, normed] = self.attn_norm.after(tape, x, pending)?;
         let mixed = self.attn.forward(tape, &normed, context)?;
         tape.watch("the output of the mixer", &mixed)?;
-        let mixed = tape.dropout(self.dropout, &mixed)?;
+        let mixed = self.branch(tape, &mixed)?;
         let Some((norm, mlp)) = &self.mlp else { return Ok((x, Some(mixed))) };
         let [x, normed] = norm.after(tape, &x, Some(&mixed))?;
         let thought = mlp.forward(tape, &normed)?;
         tape.watch("the output of the MLP", &thought)?;
-        Ok((x, Some(tape.dropout(self.dropout, &thought)?)))
+        Ok((x, Some(self.branch(tape, &thought)?)))
+    }
+
+    /// What mixer or MLP made, as it is added to the stream.
+    fn branch(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+        tape.scale(self.factor, &tape.dropout(self.dropout, x)?)
     }
 
     /// [`Block::forward`] with [`NormPlace::After`].
@@ -138,11 +150,11 @@ impl<B: Backend> Block<B> {
     ) -> Result<Var<B>> {
         let mixed = self.attn.forward(tape, x, context)?;
         tape.watch("the output of the mixer", &mixed)?;
-        let x = tape.add(x, &tape.dropout(self.dropout, &self.attn_norm.forward(tape, &mixed)?)?)?;
+        let x = tape.add(x, &self.branch(tape, &self.attn_norm.forward(tape, &mixed)?)?)?;
         let Some((norm, mlp)) = &self.mlp else { return Ok(x) };
         let thought = mlp.forward(tape, &x)?;
         tape.watch("the output of the MLP", &thought)?;
-        tape.add(&x, &tape.dropout(self.dropout, &norm.forward(tape, &thought)?)?)
+        tape.add(&x, &self.branch(tape, &norm.forward(tape, &thought)?)?)
     }
 
     /// The stream after the mixer, of few tokens of which nothing is recorded.

@@ -8,6 +8,8 @@ use hecate_core::{Backend, DType, Tensor};
 #[derive(Clone, Copy, Debug)]
 pub struct Embedding {
     table: ParameterId,
+    /// What rows are times.
+    factor: f32,
 }
 
 impl Embedding {
@@ -16,7 +18,12 @@ impl Embedding {
     /// # Errors
     /// The device's own failures.
     pub fn new<B: Backend>(build: &mut Builder<'_, B>, name: &str, vocabulary: usize, hidden: usize) -> Result<Self> {
-        Ok(Self { table: build.within(name).table("weight", vocabulary, hidden)? })
+        Ok(Self { table: build.within(name).table("weight", vocabulary, hidden)?, factor: 1.0 })
+    }
+
+    /// The same, whose rows are times this factor. A head that is tied to the table has the table as it is.
+    pub(crate) fn scaled(self, factor: f32) -> Self {
+        Self { factor, ..self }
     }
 
     /// Token ids `[B,T]` to `[B,T,hidden]`.
@@ -26,9 +33,10 @@ impl Embedding {
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, ids: &Tensor<B>) -> Result<Var<B>> {
         if tape.reads_stored(self.table)? {
             // Few rows are made wide, and not all.
-            return tape.cast(DType::F32, &tape.embedding(&tape.parameter(self.table)?, ids)?);
+            let rows = tape.cast(DType::F32, &tape.embedding(&tape.parameter(self.table)?, ids)?)?;
+            return tape.scale(self.factor, &rows);
         }
-        tape.embedding(&tape.weight(self.table)?, ids)
+        tape.scale(self.factor, &tape.embedding(&tape.weight(self.table)?, ids)?)
     }
 
     /// The map back to logits, `[.., hidden]` to `[.., vocabulary]`: the table itself where `tied`, else a weight of

@@ -28,6 +28,8 @@ pub struct FullAttentionConfig {
     pub norm: HeadNorm,
     /// Whether outputs pass a gate `σ(x W_g)`.
     pub gate: bool,
+    /// Factor of scores before the softmax, over 0: `D^(-1/2)` unless given.
+    pub scale: Option<f32>,
 }
 
 /// Rotary positions of a head's first channels.
@@ -130,7 +132,8 @@ impl FullAttention {
 
     /// Options of a call whose tokens see `kept` tokens before them, and each other.
     fn options(&self, kept: usize) -> AttentionOptions {
-        AttentionOptions { window: kept + 1, scale: (self.config.width as f32).sqrt().recip() }
+        let scale = self.config.scale.unwrap_or_else(|| (self.config.width as f32).sqrt().recip());
+        AttentionOptions { window: kept + 1, scale }
     }
 
     /// What the tokens see, `[B,T,H,D]`, of `inputs` without a cache: where anything is remembered, with it. Then keys and
@@ -169,13 +172,16 @@ fn widened<B: Backend>(tape: &Tape<'_, B>, cache: &Cache<Var<B>>, places: usize)
 impl FullAttentionConfig {
     /// Refuses sizes that nothing has, heads that do not divide, and channels that cannot be turned.
     fn check(&self) -> Result<()> {
-        let Self { hidden, heads, kv_heads, width, rotary, .. } = *self;
+        let Self { hidden, heads, kv_heads, width, rotary, scale, .. } = *self;
         [("hidden", hidden), ("query heads", heads), ("width of a head", width)]
             .into_iter()
             .try_for_each(|(name, size)| within(name, size, 1..=SIZE))?;
         at_most("elements of a map", product(&[hidden, heads, width]), ELEMENTS)?;
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             return Err(Error::config("key-value heads", kv_heads, format!("a divisor of the {heads} query heads")));
+        }
+        if let Some(scale) = scale.filter(|scale| !(scale.is_finite() && *scale > 0.0)) {
+            return Err(Error::config("factor of attention's scores", scale, "a finite number over 0"));
         }
         let Some(Rotary { base, channels }) = rotary else { return Ok(()) };
         if channels == 0 || channels > width || !channels.is_multiple_of(2) {

@@ -11,7 +11,7 @@ use crate::{
 };
 use hecate_core::{
     Backend, DType, Dims, Read, Sequences, Shape, Tensor,
-    primitives::{self, Map, Transpose},
+    primitives::{self, GatePlace, Map, Transpose},
     rules::Hebbian,
 };
 
@@ -35,6 +35,10 @@ pub struct Mamba2Config {
     pub taps: usize,
     /// Whether the convolution has a bias.
     pub conv_bias: bool,
+    /// Where the gate of what is read stands to its norm; none without a norm.
+    pub norm: Option<GatePlace>,
+    /// What `z`, `x`, `B`, `C` and `dt` are times as they come from the map.
+    pub factors: [f32; 5],
     /// Added to mean squares of what is read.
     pub norm_eps: f32,
 }
@@ -59,6 +63,9 @@ impl Mamba2Config {
         let sizes = [("hidden", hidden), ("heads", heads), ("head's values", value), ("head's keys", key)];
         sizes.into_iter().try_for_each(|(name, size)| within(name, size, 1..=SIZE))?;
         within("taps", taps, 2..=SIZE)?;
+        if let Some(factor) = self.factors.iter().find(|factor| !factor.is_finite()) {
+            return Err(Error::config("factor of a memory's inputs", factor, "a finite number"));
+        }
         if groups == 0 || !heads.is_multiple_of(groups) {
             return Err(Error::config("heads of keys", groups, format!("a divisor of the {heads} heads")));
         }
@@ -77,7 +84,9 @@ impl Mamba2Config {
 /// y = (rmsnorm(o · silu(z)) · w) W_out      a norm for each group of H / G heads
 /// ```
 ///
-/// Parameters `in_proj`, `conv1d`, `dt_bias [H]`, `A_log [H]`, `D [H]`, `norm.weight [H · P]` and `out_proj`.
+/// Elsewhere the gate comes after the norm, or there is no norm ([`Mamba2Config::norm`]).
+///
+/// Parameters `in_proj`, `conv1d`, `dt_bias [H]`, `A_log [H]`, `D [H]`, `norm.weight [H · P]` with a norm, and `out_proj`.
 /// Source: Dao and Gu, "Transformers are SSMs", as transformers has it.
 #[derive(Clone, Copy, Debug)]
 pub struct Mamba2 {
@@ -88,8 +97,8 @@ pub struct Mamba2 {
     a_log: ParameterId,
     /// `D`: how much of its value a token reads beside the memory.
     skip: ParameterId,
-    /// Of all heads, `[H · P]`.
-    norm: ParameterId,
+    /// Of all heads, `[H · P]`; none without a norm.
+    norm: Option<ParameterId>,
     back: Linear,
     /// Share of what is projected back that is dropped.
     dropout: f32,
@@ -112,7 +121,10 @@ impl Mamba2 {
             dt_bias: build.parameter("dt_bias", [heads], Init::Horizon)?,
             a_log: build.parameter("A_log", [heads], Init::LogSlope)?,
             skip: build.parameter("D", [heads], Init::Constant(1.0))?,
-            norm: build.within("norm").parameter("weight", [inner], Init::Constant(1.0))?,
+            norm: match config.norm {
+                Some(_) => Some(build.within("norm").parameter("weight", [inner], Init::Constant(1.0))?),
+                None => None,
+            },
             back: Linear::new(build, "out_proj", inner, hidden, Init::Residual)?,
             dropout: build.dropout().attention,
         })
@@ -144,14 +156,38 @@ impl Mamba2 {
     }
 
     /// What was read `[B,T,H,P]`, gated by `z [B,T,H·P]` and normed: `[B,T,H·P]`.
-    fn normed<B: Backend>(&self, tape: &Tape<'_, B>, read: &Var<B>, z: &Var<B>) -> Result<Var<B>> {
+    fn output<B: Backend>(&self, tape: &Tape<'_, B>, read: &Var<B>, z: &Var<B>) -> Result<Var<B>> {
+        let read = tape.reshape(read, z.axes())?;
+        let gated = |x: &Var<B>| tape.gated(Map::Silu, x, z);
+        match (self.norm, self.config.norm) {
+            (Some(weight), Some(GatePlace::After)) => gated(&self.normed(tape, weight, &read)?),
+            (Some(weight), _) => self.normed(tape, weight, &gated(&read)?),
+            (None, _) => gated(&read),
+        }
+    }
+
+    /// `x [B,T,H·P]` after a norm of each group, times `weight [H·P]`.
+    fn normed<B: Backend>(&self, tape: &Tape<'_, B>, weight: ParameterId, x: &Var<B>) -> Result<Var<B>> {
         let Mamba2Config { groups, norm_eps, .. } = self.config;
-        let gated = tape.gated(Map::Silu, &tape.reshape(read, z.axes())?, z)?;
         let width = self.config.inner() / groups;
-        let of_groups = tape.reshape(&gated, [z.axes()[0], z.axes()[1], groups, width])?;
-        let plain = tape.cast(gated.value().dtype(), &ones(z.value().device(), [width])?)?;
-        let normed = tape.reshape(&tape.rms_norm(&of_groups, &plain, norm_eps)?, z.axes())?;
-        tape.mul(&normed, &tape.weight(self.norm)?)
+        let of_groups = tape.reshape(x, [x.axes()[0], x.axes()[1], groups, width])?;
+        let plain = tape.cast(x.value().dtype(), &ones(x.value().device(), [width])?)?;
+        let normed = tape.reshape(&tape.rms_norm(&of_groups, &plain, norm_eps)?, x.axes())?;
+        tape.mul(&normed, &tape.weight(weight)?)
+    }
+
+    /// `z [B,T,H·P]`, `x ‖ B ‖ C` and `dt [B,T,H]` of the tokens `[B,T,hidden]`, times their factors.
+    fn projected<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<[Var<B>; 3]> {
+        let (inner, keys, factors) = (self.config.inner(), self.config.keys(), self.config.factors);
+        let y = self.inward.forward(tape, x)?;
+        if factors[1..4] == [1.0; 3] {
+            let parts = tape.split(&y, 2, &[inner, inner + 2 * keys, self.config.heads])?;
+            return Ok([tape.scale(factors[0], &parts[0])?, parts[1].clone(), tape.scale(factors[4], &parts[2])?]);
+        }
+        let parts = tape.split(&y, 2, &[inner, inner, keys, keys, self.config.heads])?;
+        let parts = parts.iter().zip(factors).map(|(part, factor)| tape.scale(factor, part));
+        let parts = parts.collect::<Result<Vec<_>>>()?;
+        Ok([parts[0].clone(), tape.concat(&[&parts[1], &parts[2], &parts[3]], 2)?, parts[4].clone()])
     }
 }
 
@@ -166,8 +202,8 @@ impl<B: Backend> Mixer<B> for Mamba2 {
         let Mamba2Config { heads, value, key, groups, .. } = self.config;
         let ([batch, tokens], inner, keys) =
             ([0, 1].map(|axis| x.axes()[axis]), self.config.inner(), self.config.keys());
-        let parts = tape.split(&self.inward.forward(tape, x)?, 2, &[inner, inner + 2 * keys, heads])?;
-        let convolved = self.conv.forward(tape, &parts[1], context)?;
+        let [z, xbc, dt] = self.projected(tape, x)?;
+        let convolved = self.conv.forward(tape, &xbc, context)?;
         let written = tape.split(&convolved, 2, &[inner, keys, keys])?;
         let shared = |y: &Var<B>| tape.repeat_heads(&tape.reshape(y, [batch, tokens, groups, key])?, heads / groups);
         let v = tape.reshape(&written[0], [batch, tokens, heads, value])?;
@@ -175,11 +211,11 @@ impl<B: Backend> Mixer<B> for Mamba2 {
         let names = self.state::<B>(context.sequences.clone());
         let state = names.iter().map(|(name, shape)| context.state(x.value().device(), name, shape.clone()));
         let state = state.collect::<Result<_>>()?;
-        let writes = WriteInputs::new(k, v.clone(), self.gates(tape, &parts[2])?);
+        let writes = WriteInputs::new(k, v.clone(), self.gates(tape, &dt)?);
         let outputs = run(&RULE, tape, &context.sequences, Some(&q), &writes, (state, &Vec::new()))?;
         names.iter().zip(&outputs.state).for_each(|((name, _), last)| context.carry(name, last));
         let read = tape.add(&outputs.out, &self.skipped(tape, &v)?)?;
-        let y = self.normed(tape, &read, &parts[0])?;
+        let y = self.output(tape, &read, &z)?;
         self.back.forward(tape, &tape.dropout(self.dropout, &y)?)
     }
 

@@ -46,12 +46,12 @@ impl<B: Backend> Tape<'_, B> {
         div(self.ledger(), a, b)
     }
 
-    /// `factor x`.
+    /// `factor x`; `x` itself where the factor is 1.
     ///
     /// # Errors
     /// As [`primitives::scale`](p::scale).
     pub fn scale(&self, factor: f32, x: &Var<B>) -> Result<Var<B>> {
-        scale(self.ledger(), factor, x)
+        if factor == 1.0 { Ok(x.clone()) } else { scale(self.ledger(), factor, x) }
     }
 
     /// The sum of all elements of `x`, of any shape: `[1]` in 32 bits.
