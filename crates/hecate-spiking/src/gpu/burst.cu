@@ -5,6 +5,7 @@ typedef unsigned long long u64;
 
 // amount = round(weight * potential * 2^16 / divisor), half rounds up
 __device__ __forceinline__ u64 contribution(u32 weight, u32 potential, u32 divisor) {
+    // The product is below 2^32: both factors have eight bits.
     u32 product = weight * potential << 16;
     if (divisor <= 1) return product;
     u32 quotient = product / divisor, rest = product - quotient * divisor;
@@ -22,6 +23,7 @@ __device__ __forceinline__ float to_float(u64 sum) { return __fmul_rn(__ll2float
 
 // The word of PCG that decides by chance: a seed of the neuron's id and the burst.
 __device__ __forceinline__ u32 word(u32 neuron, u32 burst) {
+    // The two constants make a seed of both.
     u32 x = neuron * 2654435761u + burst * 1597334677u;
     u32 state = x * 747796405u + 2891336453u;
     u32 mixed = ((state >> ((state >> 28) + 4)) ^ state) * 277803737u;
@@ -52,9 +54,12 @@ extern "C" __global__ void spiking_deliver(
         // round(clamp(potential, 0, 255)), half to even
         u32 driven = __float2uint_rn(fminf(fmaxf(__uint_as_float(spike.y), 0.0f), 255.0f));
         for (u32 at = rows[spike.x] + (thread & 31); at < end; at += 32) {
+            // Target, then weight, potential and kind by bytes from the lowest on.
             uint2 entry = entries[at];
             u32 potential = source >> 31 ? driven : entry.y >> 8 & 255;
+            // The highest bit of a source says that it delivers its own potential.
             u64 amount = contribution(entry.y & 255, potential, divisor);
+            // An inhibitory synapse takes away, modulo 2^64.
             add(sums, candidates, entry.x, entry.y >> 16 ? 0 - amount : amount);
         }
     }
@@ -64,26 +69,41 @@ extern "C" __global__ void spiking_deliver(
 
 // What decides whether a neuron fires; 32 bytes.
 struct Dynamics {
-    float threshold, limit, keep;
-    u32 refractory_fire_limit, snooze_accumulate, chance, certain, unused;
+    // The least and the largest potential that fire.
+    float threshold, limit;
+    // The factor by which a potential leaks.
+    float keep;
+    // Refractory bursts in the low half, the fire limit in the high one.
+    u32 refractory_fire_limit;
+    // Snooze in the low half, 1 in the high one where potentials outlast a burst.
+    u32 snooze_accumulate;
+    // Words below `chance` fire, and all where `certain` is 1.
+    u32 chance, certain;
+    // Fills 32 bytes.
+    u32 unused;
 };
 
 // One neuron that `input` reached: whether it fires, with its potential then. `counts` are refractory bursts and times in a row.
 __device__ __forceinline__ bool step(const Dynamics& of, float input, float& potential, u32& counts, u32 neuron, u32 burst) {
     u32 refractory = counts & 0xffff, in_a_row = counts >> 16, fire_limit = of.refractory_fire_limit >> 16;
+    // A potential that does not outlast a burst starts at zero.
     if (!(of.snooze_accumulate >> 16)) potential = 0.0f;
+    // A refractory neuron loses its input and does not leak.
     if (refractory) {
         refractory -= 1;
         if (refractory == 0 && fire_limit && in_a_row >= fire_limit) in_a_row = 0;
         counts = refractory | in_a_row << 16;
         return false;
     }
+    // What reached the neuron adds to its potential.
     potential = flushed(__fadd_rn(potential, input));
     if (potential >= of.threshold && potential <= of.limit) {
+        // A neuron at its limit stays silent once, without a leak.
         if (fire_limit && in_a_row >= fire_limit) {
             counts = 0;
             return false;
         }
+        // Chance decides by the neuron and the burst alone.
         if (of.certain || word(neuron, burst) < of.chance) {
             in_a_row = min(in_a_row + 1, 65535u);
             u32 snooze = fire_limit && in_a_row >= fire_limit ? of.snooze_accumulate & 0xffff : 0;
@@ -91,6 +111,7 @@ __device__ __forceinline__ bool step(const Dynamics& of, float input, float& pot
             return true;
         }
     }
+    // Whoever is silent begins to count again, and leaks.
     if (fire_limit) counts = 0;
     potential = flushed(__fmul_rn(potential, of.keep));
     return false;
@@ -121,6 +142,7 @@ extern "C" __global__ void spiking_decide(
             potentials[place] = fires ? 0.0f : potential;
             states[place] = state;
         }
+    // Nothing reached it, and its potential does not outlast the burst.
     } else if (forgets && place < neurons && __float_as_uint(potentials[place]) && !(table[sorts[place]].snooze_accumulate >> 16)) {
         potentials[place] = 0.0f;
     }
@@ -129,6 +151,7 @@ extern "C" __global__ void spiking_decide(
     if (lane == 0 && bits) candidates[place >> 5] = 0;
     u32 all = __ballot_sync(~0u, fires);
     if (!all) return;
+    // One lane takes places for its warp.
     u32 base = 0;
     if (lane == 0) base = atomicAdd(counts + parity, __popc(all));
     base = __shfl_sync(~0u, base, 0);

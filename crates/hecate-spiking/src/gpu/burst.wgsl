@@ -2,13 +2,21 @@
 // All arithmetic is of integers, since adapters may round floats as they like and flush small ones.
 
 struct Parameters {
+    // Which of two counters and lists the burst reads, or writes where it decides.
     parity: u32,
+    // Entries of `staged`.
     staged_count: u32,
+    // 1 where this delivery is the first of its burst.
     first: u32,
+    // Neurons of the part, those without a state among them.
     count: u32,
+    // Neurons of the part that have a state; they come first.
     neurons: u32,
+    // Index of the first neuron of the part in the network.
     start: u32,
+    // The number of the burst, modulo 2^32.
     burst: u32,
+    // 1 where potentials of some neurons do not outlast a burst.
     forgets: u32,
 }
 
@@ -16,6 +24,7 @@ struct Parameters {
 
 // round(weight * potential * 2^16 / divisor), half rounds up
 fn contribution(weight: u32, potential: u32, divisor: u32) -> u32 {
+    // The product is below 2^32: both factors have eight bits.
     let product = (weight * potential) << 16u;
     if divisor <= 1u { return product; }
     let quotient = product / divisor;
@@ -88,6 +97,7 @@ fn to_float(low_word: u32, high_word: u32) -> u32 {
 
 // Bits of a + b, half to even. Neither is below 2^-126 but zero, and the sum is not either.
 fn add_floats(a: u32, b: u32) -> u32 {
+    // A zero leaves the other as it is.
     if (b & 0x7fffffffu) == 0u {
         // Zeros of two signs are zero.
         if (a & 0x7fffffffu) == 0u { return a & b; }
@@ -98,6 +108,7 @@ fn add_floats(a: u32, b: u32) -> u32 {
     var small = b;
     if (b & 0x7fffffffu) > (a & 0x7fffffffu) { large = b; small = a; }
     var exponent = (large >> 23u) & 255u;
+    // The smaller one moves to the places of the larger.
     let apart = exponent - ((small >> 23u) & 255u);
     // Three bits more: two that round, and one for whatever follows.
     var sum = ((large & 0x7fffffu) | 0x800000u) << 3u;
@@ -107,6 +118,7 @@ fn add_floats(a: u32, b: u32) -> u32 {
         other = whole >> apart;
         if (other << apart) != whole { other |= 1u; }
     }
+    // Signs that agree add up, and may carry into one place more.
     if ((a ^ b) & 0x80000000u) == 0u {
         sum += other;
         if sum >= 0x8000000u {
@@ -114,6 +126,7 @@ fn add_floats(a: u32, b: u32) -> u32 {
             exponent += 1u;
         }
     } else {
+        // Signs that differ leave leading zeros, which move out.
         sum -= other;
         if sum == 0u { return 0u; }
         let shift = 26u - firstLeadingBit(sum);
@@ -158,6 +171,7 @@ fn order(bits: u32) -> u32 {
 
 // The word of PCG that decides by chance: a seed of the neuron's id and the burst.
 fn word(neuron: u32, burst: u32) -> u32 {
+    // The two constants make a seed of both.
     let x = neuron * 2654435761u + burst * 1597334677u;
     let state = x * 747796405u + 2891336453u;
     let mixed = ((state >> ((state >> 28u) + 4u)) ^ state) * 277803737u;

@@ -28,12 +28,19 @@ impl Engine for Cuda {
         // A warp a neuron that fired, and a thread a staged one.
         let threads = of.most.saturating_mul(32).max(count);
         let arguments = [
+            // Where rows begin, `[N+1]`.
             Read(&rows.starts),
+            // Synapses, `[S,2]`.
             Read(&rows.entries),
+            // How each neuron delivers, `[N]`.
             Read(&rows.sources),
+            // Index and potential of what fired, `[F,2]`.
             Read(of.fired),
+            // How many of them, and the counter that begins anew.
             Write(of.counts),
+            // What comes from outside, `[I,3]`.
             Read(of.staged),
+            // What reaches each neuron of the part, and which ones.
             Write(&net.sums),
             Write(&net.candidates),
             U32(of.parity),
@@ -49,16 +56,21 @@ impl Engine for Cuda {
         let kernel = self.load_source(&SOURCE, "spiking_decide")?;
         let fired: &Tensor<Self> = &net.fired[of.parity as usize];
         let arguments = [
+            // What reached each neuron, and which ones: zero afterwards.
             Write(&net.sums),
             Write(&net.candidates),
+            // States, `[P]` each.
             Write(&net.potentials),
             Write(&net.states),
+            // The sort of each neuron, and what bursts read of a sort.
             Read(&net.sorts),
             Read(&net.table),
+            // The list that takes what fires.
             Write(fired),
             Write(&net.counts),
             U32(of.parity),
             U32(of.count as u32),
+            // Neurons from here on have no state.
             U32(of.neurons as u32),
             U32(of.start as u32),
             U32(of.burst),

@@ -1,23 +1,39 @@
 
 // What decides whether a neuron fires; 32 bytes.
 struct Dynamics {
+    // Bits of the least potential that fires.
     threshold: u32,
+    // Bits of the largest potential that fires.
     limit: u32,
+    // Bits of the factor by which a potential leaks.
     keep: u32,
+    // Refractory bursts in the low half, the fire limit in the high one.
     refractory_fire_limit: u32,
+    // Snooze in the low half, 1 in the high one where potentials outlast a burst.
     snooze_accumulate: u32,
+    // Words below this one fire.
     chance: u32,
+    // 1 where no chance decides.
     certain: u32,
+    // Fills 32 bytes.
     unused: u32,
 }
 
+// What reached each neuron, low and high word with 16 bits behind the point.
 @group(0) @binding(1) var<storage, read_write> sums: array<vec2<u32>>;
+// A bit for each neuron that something reached.
 @group(0) @binding(2) var<storage, read_write> candidates: array<u32>;
+// Bits of potentials.
 @group(0) @binding(3) var<storage, read_write> potentials: array<u32>;
+// Refractory bursts that are left in the low half, times fired in a row in the high one.
 @group(0) @binding(4) var<storage, read_write> states: array<u32>;
+// The row of `table` of each neuron.
 @group(0) @binding(5) var<storage, read> sorts: array<u32>;
+// Neurons of one sort share a row.
 @group(0) @binding(6) var<storage, read> table: array<Dynamics>;
+// Index and bits of the potential of what fires.
 @group(0) @binding(7) var<storage, read_write> fired: array<vec2<u32>>;
+// How many entries each of the two lists has.
 @group(0) @binding(8) var<storage, read_write> counts: array<atomic<u32>>;
 
 // Notes that the neuron at an index fired; invocations take places in any order, and who reads them sorts.
@@ -31,7 +47,9 @@ fn step(place: u32, input: u32) {
     let fire_limit = of_sort.refractory_fire_limit >> 16u;
     var refractory = states[place] & 0xffffu;
     var in_a_row = states[place] >> 16u;
+    // A potential that does not outlast a burst starts at zero.
     var potential = select(0u, potentials[place], (of_sort.snooze_accumulate >> 16u) == 1u);
+    // A refractory neuron loses its input and does not leak.
     if refractory > 0u {
         refractory -= 1u;
         if refractory == 0u && fire_limit > 0u && in_a_row >= fire_limit { in_a_row = 0u; }
@@ -39,14 +57,17 @@ fn step(place: u32, input: u32) {
         potentials[place] = potential;
         return;
     }
+    // What reached the neuron adds to its potential.
     potential = add_floats(potential, input);
     let at = order(potential);
     if at >= order(of_sort.threshold) && at <= order(of_sort.limit) {
+        // A neuron at its limit stays silent once, without a leak.
         if fire_limit > 0u && in_a_row >= fire_limit {
             states[place] = 0u;
             potentials[place] = potential;
             return;
         }
+        // Chance decides by the neuron and the burst alone.
         if of_sort.certain == 1u || word(parameters.start + place, parameters.burst) < of_sort.chance {
             in_a_row = min(in_a_row + 1u, 65535u);
             let snoozes = fire_limit > 0u && in_a_row >= fire_limit;
@@ -58,6 +79,7 @@ fn step(place: u32, input: u32) {
             return;
         }
     }
+    // Whoever is silent begins to count again, and leaks.
     if fire_limit > 0u { states[place] = 0u; }
     potentials[place] = scaled(potential, of_sort.keep);
 }

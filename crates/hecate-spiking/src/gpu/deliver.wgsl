@@ -1,11 +1,19 @@
 
+// Where the row of each neuron begins, and one more.
 @group(0) @binding(1) var<storage, read> rows: array<u32>;
+// Target, then weight, potential and kind by bytes from the lowest on.
 @group(0) @binding(2) var<storage, read> entries: array<vec2<u32>>;
+// By how many synapses a potential is shared; the highest bit: the neuron delivers its own potential.
 @group(0) @binding(3) var<storage, read> sources: array<u32>;
+// Index and bits of the potential of what fired.
 @group(0) @binding(4) var<storage, read> fired: array<vec2<u32>>;
+// How many entries each of the two lists has.
 @group(0) @binding(5) var<storage, read_write> counts: array<u32>;
+// Index, low and high word of what comes from outside.
 @group(0) @binding(6) var<storage, read> staged: array<u32>;
+// What reached each neuron, two words each.
 @group(0) @binding(7) var<storage, read_write> sums: array<atomic<u32>>;
+// A bit for each neuron that something reached.
 @group(0) @binding(8) var<storage, read_write> candidates: array<atomic<u32>>;
 
 // sums[target] += amount, 64 bits in two words; candidates[target] = true
@@ -34,6 +42,7 @@ fn spiking_deliver(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_wo
             let entry = entries[at];
             let potential = select((entry.y >> 8u) & 255u, driven, (source >> 31u) == 1u);
             let amount = contribution(entry.y & 255u, potential, source & 0x7fffffffu);
+            // An inhibitory synapse takes away: two words of a negative number.
             if (entry.y >> 16u) == 0u || amount == 0u {
                 add(entry.x, amount, 0u);
             } else {

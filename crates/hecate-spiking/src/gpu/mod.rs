@@ -77,6 +77,7 @@ pub(crate) struct Decided {
     pub(crate) neurons: usize,
     /// Index of the first.
     pub(crate) start: usize,
+    /// The number of the burst, modulo 2³².
     pub(crate) burst: u32,
     /// Whether potentials of some do not outlast a burst.
     pub(crate) forgets: bool,
@@ -129,13 +130,18 @@ fn listed(network: &Network, spikes: &[Spike]) -> Vec<u32> {
 /// What bursts read of each sort of neurons.
 fn table(network: &Network) -> Vec<u32> {
     let sort = |of: &crate::network::Dynamics| {
+        // A chance of 2³² is certain: its lower word is zero.
         let certain = of.chance >> 32;
         [
+            // The range of potentials that fire.
             of.threshold.to_bits(),
             of.limit.to_bits(),
+            // What is left of a potential after a leak.
             of.keep.to_bits(),
+            // Two counts a word, the first in the low half.
             u32::from(of.refractory) | u32::from(of.fire_limit) << 16,
             u32::from(of.snooze) | u32::from(of.accumulate) << 16,
+            // The word below which chance says yes.
             of.chance as u32,
             certain as u32,
             0,
@@ -157,6 +163,7 @@ impl<D: Engine> DeviceNet<D> {
         network.check_memory("a spiking network", 48)?;
         let watches = network.areas().iter().any(|area| network.watched(area) > 0);
         let learning = if network.learns() || watches { Some(Learning::new(network, state)?) } else { None };
+        // What fired outside of the part comes to the kernels by a list of its own.
         let inside = |spike: &&Spike| network.index(spike.neuron).is_some_and(|index| part.contains(&index));
         let (own, others): (Vec<_>, Vec<_>) = state.fired.iter().partition(inside);
         let arrays = Arrays::new(device, network, state, &part, learning.as_ref(), &own)?;
@@ -205,6 +212,7 @@ impl<D: Engine> DeviceNet<D> {
                 *amounts.entry(index - self.part.start).or_default() += fixed::to_fixed(potential);
             }
         };
+        // Amounts of one neuron add up before they are copied.
         let staged = stimulus.staged.iter().filter_map(|&(id, potential)| Some((network.index(id)?, potential)));
         staged.for_each(|(index, potential)| add(index, potential));
         network.members(POWER).first().into_iter().for_each(|&index| add(index as usize, network.power()));
@@ -258,6 +266,7 @@ impl<D: Engine> DeviceNet<D> {
             burst: self.burst as u32,
             forgets: self.forgets,
         };
+        // Parts exchange what fired before the next burst.
         self.heard = false;
         tracing::trace!(burst = self.burst, staged = self.staged.0.len() / 3, "a burst");
         device.decide(&self.arrays, &decided)
@@ -275,6 +284,7 @@ impl<D: Engine> DeviceNet<D> {
             let (found, expected) = (others[index].neuron, "a neuron of another part");
             return Err(builder::value("spike of another part", index, "neuron", found, expected));
         }
+        // Learning is the CPU's: fired sets come to the host, and new rows go back.
         if self.learning.is_some() {
             let fired = self.gathered(device, others)?;
             if let Some(learning) = &mut self.learning {
@@ -325,6 +335,7 @@ impl<D: Engine> DeviceNet<D> {
         state.burst = self.burst;
         state.fired = self.gathered(device, &self.others)?;
         let (potentials, states) = (self.arrays.potentials.to_u32()?, self.arrays.states.to_u32()?);
+        // Both counts of a neuron are halves of a word.
         for (place, index) in self.own().enumerate() {
             state.potential[index] = f32::from_bits(potentials[place]);
             state.refractory[index] = states[place] as u16;
