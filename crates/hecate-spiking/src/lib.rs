@@ -40,6 +40,8 @@
 //!
 //! Input errors are typed and name the index; a network is as before the call that returned one.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod builder;
 mod cpu;
 mod error;
