@@ -350,7 +350,7 @@ impl SpeedReport {
         if let Some(group) = self.frozen {
             writeln!(out, "frozen: groups of {group} tokens share one gradient point")?;
         }
-        Ok(writeln!(out, "BxTxHxD: batch, tokens, heads, width of keys and values; BxTxHxKxV where these differ\n")?)
+        Ok(writeln!(out, "BxTxHxD: batch, tokens, heads, widths of keys and values, once where they agree\n")?)
     }
 
     /// A row: printed, or kept for JSON.
