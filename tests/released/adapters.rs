@@ -180,15 +180,9 @@ fn fresh_adapters_change_nothing_and_learn_alone() {
                 }
             }
         }
-        let targets = &model.lora().expect("an adapter").targets;
-        println!("{name}: {targets:?}");
-        // Blocks of Mamba-2 have one map in and one back. Granite's MLPs have one for both halves, which has no adapter yet.
-        let maps = match name {
-            "mamba2" => 2,
-            _ if name.starts_with("granitemoehybrid") => 6,
-            _ => 7,
-        };
-        assert!(targets.len() >= maps, "{name}: {targets:?}");
+        // Blocks of Mamba-2 have one map in and one back.
+        let maps = if name == "mamba2" { 2 } else { 7 };
+        assert!(model.lora().expect("an adapter").targets.len() >= maps, "{name}");
     }
 }
 

@@ -289,6 +289,7 @@ fn what_is_not_built_is_refused_by_name() {
         ("falcon_h1", "mamba_n_heads", json!(7), "a multiple of the 7 heads"),
         ("falcon_h1", "ssm_multipliers", json!([1, 2]), "config.json"),
         ("falcon_h1", "lm_head_multiplier", json!(0), "`lm_head_multiplier` is 0"),
+        ("falcon_h1", "ssm_out_multiplier", json!(0), "`ssm_out_multiplier` is 0"),
         ("falcon_h1", "projectors_bias", json!(true), "`projectors_bias` is true"),
         ("falcon_h1", "time_step_limit", json!([0.001, 0.1]), "`time_step_limit` is [0.001,0.1]"),
         ("qwen3_5", "quantization_config", json!({"quant_method": "awq"}), "\"awq\""),

@@ -31,7 +31,7 @@ pub struct Lora {
 
 impl Lora {
     /// Maps of memories, attention and MLPs in files of all families, but for those of gates. No model has all of them.
-    pub const TARGETS: [&'static str; 15] = [
+    pub const TARGETS: [&'static str; 17] = [
         "in_proj",
         "in_proj_qkv",
         "in_proj_z",
@@ -44,6 +44,8 @@ impl Lora {
         "gate_proj",
         "up_proj",
         "down_proj",
+        "input_linear",
+        "output_linear",
         "w1",
         "w2",
         "w3",

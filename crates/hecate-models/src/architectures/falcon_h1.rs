@@ -123,8 +123,10 @@ impl Released for FalconH1 {
         let [embedding, scores] = [self.embedding_multiplier, self.lm_head_multiplier];
         factors(&[("embedding_multiplier", embedding), ("lm_head_multiplier", scores)])?;
         factors(&self.mlp_multipliers.map(|factor| ("mlp_multipliers", factor)))?;
-        factors(&[self.attention_in_multiplier, self.attention_out_multiplier].map(|factor| ("attention's", factor)))?;
-        factors(&[self.ssm_in_multiplier, self.ssm_out_multiplier].map(|factor| ("those of memories", factor)))?;
+        let [inward, outward] = [self.attention_in_multiplier, self.attention_out_multiplier];
+        factors(&[("attention_in_multiplier", inward), ("attention_out_multiplier", outward)])?;
+        let [inward, outward] = [self.ssm_in_multiplier, self.ssm_out_multiplier];
+        factors(&[("ssm_in_multiplier", inward), ("ssm_out_multiplier", outward)])?;
         let FullAttentionConfig { heads, kv_heads, width, .. } = self.attention()?;
         sizes(&[("num_attention_heads", heads), ("num_key_value_heads", kv_heads), ("head_dim", width)])?;
         self.memory()?.check()

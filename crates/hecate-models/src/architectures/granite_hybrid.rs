@@ -48,15 +48,11 @@ pub struct GraniteHybrid {
 impl GraniteHybrid {
     fn memory(&self) -> Result<Mamba2Config> {
         let (hidden, heads) = (self.trunk.hidden_size, self.mamba_n_heads);
+        let inner = hidden.saturating_mul(self.mamba_expand);
         Ok(Mamba2Config {
             hidden,
             heads,
-            value: memory_head(
-                "mamba_d_head",
-                self.mamba_d_head.as_ref(),
-                hidden.saturating_mul(self.mamba_expand),
-                heads,
-            )?,
+            value: memory_head("mamba_d_head", self.mamba_d_head.as_ref(), inner, heads)?,
             key: self.mamba_d_state,
             groups: self.mamba_n_groups,
             taps: self.mamba_d_conv,
@@ -120,11 +116,9 @@ impl Released for GraniteHybrid {
         if self.num_local_experts > 0 {
             return Err(Error::config("num_local_experts", self.num_local_experts, "0: experts are not built yet"));
         }
-        factors(&[
-            ("embedding_multiplier", self.embedding_multiplier),
-            ("residual_multiplier", self.residual_multiplier),
-            ("logits_scaling", self.logits_scaling),
-        ])?;
+        let [embedding, residual] = [self.embedding_multiplier, self.residual_multiplier];
+        factors(&[("embedding_multiplier", embedding), ("residual_multiplier", residual)])?;
+        factors(&[("logits_scaling", self.logits_scaling)])?;
         let FullAttentionConfig { heads, kv_heads, width, .. } = self.attention()?;
         let inner = ("shared_intermediate_size", self.shared_intermediate_size);
         sizes(&[inner, ("num_attention_heads", heads), ("num_key_value_heads", kv_heads), ("head_dim", width)])?;

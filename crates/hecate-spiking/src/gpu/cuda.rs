@@ -24,9 +24,7 @@ impl Engine for Cuda {
     fn deliver(&self, net: &Arrays<Self>, of: &Delivered<'_, Self>) -> Result<()> {
         use Argument::{Read, U32, Write};
         let kernel = self.load_source(&SOURCE, "spiking_deliver")?;
-        let (rows, count) = (&net.rows, of.staged_count);
-        // A warp a neuron that fired, and a thread a staged one.
-        let threads = of.most.saturating_mul(32).max(count);
+        let rows = &net.rows;
         let arguments = [
             // Where rows begin, `[N+1]`.
             Read(&rows.starts),
@@ -44,11 +42,11 @@ impl Engine for Cuda {
             Write(&net.sums),
             Write(&net.candidates),
             U32(of.parity),
-            U32(count as u32),
+            U32(of.staged_count as u32),
             U32(of.first.into()),
         ];
         // SAFETY: the kernel's own arguments; targets lie in the part and indices in the network, whose arrays these are.
-        Ok(unsafe { kernel.launch(grid(threads, BLOCKS), &arguments) }?)
+        Ok(unsafe { kernel.launch(grid(of.threads(), BLOCKS), &arguments) }?)
     }
 
     fn decide(&self, net: &Arrays<Self>, of: &Decided) -> Result<()> {

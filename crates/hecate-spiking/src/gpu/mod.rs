@@ -67,6 +67,13 @@ pub(crate) struct Delivered<'a, D: Device> {
     pub(crate) most: usize,
 }
 
+impl<D: Device> Delivered<'_, D> {
+    /// Threads that have something to do: 32 for each neuron that may have fired, and one for each staged amount.
+    pub(crate) fn threads(&self) -> usize {
+        self.most.saturating_mul(32).max(self.staged_count)
+    }
+}
+
 /// What is decided.
 pub(crate) struct Decided {
     /// Which list and count take what fires.

@@ -30,8 +30,7 @@ impl Engine for Wgpu {
             Write(&net.sums),
             Write(&net.candidates),
         ];
-        let threads = of.most.saturating_mul(32).max(of.staged_count);
-        let groups = threads.div_ceil(INVOCATIONS).clamp(1, WORKGROUPS);
+        let groups = of.threads().div_ceil(INVOCATIONS).clamp(1, WORKGROUPS);
         Ok(self.launch_own(&DELIVER, "spiking_deliver", groups, &parameters, &bindings)?)
     }
 
