@@ -215,15 +215,21 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
     __device__ void backward(const Token& token, const States& states, const float* record, const float* dout,
                              const Adjoint& adjoint, float* scratch, const TokenGrads& grads) const;
 
+    // Adds the read's gradients to dq and to those of the state that it saw.
     __device__ void read_vjp(const Token& token, const float* seen, const Record& r, const float* dout, float* dstate,
                            const Scratch& s, float* dq) const;
+    // Takes gradients back through a token's write: to its gates, its key and the inner gradient.
     __device__ void write_vjp(const Token& token, const Gates& g, const States& states, const Record& r, float* dstate,
                             bool scaled, const Scratch& s, const TokenGrads& grads) const;
+    // Takes gradients back through the token's inner gradient: to its key, its value and the gradient point.
     __device__ void inner_grad_vjp(const Token& token, const Gates& g, const float* point, const Record& r, float* dpoint,
                             float keep, const Scratch& s, const TokenGrads& grads) const;
+    // This thread's part of ⟨dS − dX, P⟩ for one matrix: the gradient of η where momentum looks ahead.
     __device__ float keep_vjp(const Gates& g, const float* dx, const float* ds, const float* old_s, const float* x,
                               const float* y, u32 rows, u32 columns) const;
+    // Returns ⟨x, D y⟩ and leaves D y in `left` and x D in `right`.
     __device__ float sandwich(const float* x, const float* d, const float* y, float* left, float* right, u32 rows,
                               u32 columns) const;
+    // Takes gradients of the weights back to those of the state, where the two differ.
     __device__ void pullback(const float* state, const float* dweights, float* dstate) const;
 };

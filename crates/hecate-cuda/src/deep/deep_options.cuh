@@ -25,5 +25,6 @@ struct Options {
 
     // Elements of the first weight matrix, and of all.
     __device__ __forceinline__ u64 first() const { return (u64)key * (hidden ? hidden : value); }
+    // Returns the elements of all weight matrices.
     __device__ __forceinline__ u64 all() const { return hidden ? (u64)(key + value) * hidden : (u64)key * value; }
 };

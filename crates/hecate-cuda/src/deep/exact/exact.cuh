@@ -29,6 +29,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS> struct ExactPlaces {
     float *own, *parts, *norms, *after;
     Exchange<BLOCKS> exchange;
 
+    // Divides the block's shared memory at `near` into these arrays, and opens the exchange between blocks.
     __device__ __forceinline__ explicit ExactPlaces(float* near) : exchange(nullptr) {
         // In the order in which `Block::sums` counts them.
         const u32 warps = Exchange<BLOCKS>::warps();
@@ -58,19 +59,22 @@ template <u32 E, u32 UNITS, u32 BLOCKS> struct ExactPlaces {
         float* to = norms + (row + threadIdx.x % 32 / 16) * exchange.warps() + exchange.warp();
         exchange.template tell<2>(to, x, threadIdx.x % 16 == 0);
     }
+    // Combines by `take` what all warps sent for row `row` of the norms, in the order of warps.
     template <class Take> __device__ __forceinline__ float norm(u32 row, Take take) const {
         return together(norms + row * exchange.warps(), 1, take);
     }
     // Whether this block writes what all of the memory have.
     __device__ __forceinline__ bool is_leader() const { return exchange.block() == 0; }
 
-    // Part `which` of this warp, and all warps' of it at `column`, put together or added.
+    // Returns where this warp puts part `which` of the sums, for tokens of this parity.
     __device__ __forceinline__ float* part(u32 parity, u32 which) const {
         return parts + (parity * exchange.warps() + exchange.warp()) * PART + which * WIDTH;
     }
+    // Combines by `take` all warps' part `which` at `column`.
     template <class Take> __device__ __forceinline__ float all(u32 parity, u32 which, u32 column, Take take) const {
         return together(parts + parity * exchange.warps() * PART + which * WIDTH + column, PART, take);
     }
+    // Adds all warps' part `which` at `column`.
     __device__ __forceinline__ float sum(u32 parity, u32 which, u32 column) const { return all(parity, which, column, added); }
     // What warps have told, from the first one's on, always in their order, so that two runs give the same bits.
     template <class Take> __device__ __forceinline__ float together(const float* from, u32 step, Take take) const {
@@ -263,10 +267,11 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
             scales[m] = power_of_two(exponent(scales[m]) - (exponent(sums[m]) >> 2));
         }
     }
-    // 2^n of up to about LQ_EPSILON^(-1/4), beside which smaller states do not count; and n of a number of at least 0.
+    // Returns 2^n, with n cut to [-126, 10]: 2^10 is about LQ_EPSILON^(-1/4), beside which smaller states do not count.
     __device__ __forceinline__ static float power_of_two(int n) {
         return __uint_as_float((u32)(max(min(n, 10), -126) + 127) << 23);
     }
+    // Returns the binary exponent of x >= 0; -127 for zero.
     __device__ __forceinline__ static int exponent(float x) { return (int)(__float_as_uint(x) >> 23) - 127; }
     // Whether a sum of scaled powers is neither too large nor has lost any.
     __device__ __forceinline__ bool is_counted(u32 m, float sum) const {

@@ -30,6 +30,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, bool MOMENTUM> struct Matrices {
     __device__ __forceinline__ void load(const RecurrentCall& call, const float* const* slots, u64 index) {
         each([&](u32 m, u32 u, u32 i, u32 place) { x[m][u][i] = slots[m][index * call.sizes[m] + place]; });
     }
+    // Stores the thread's elements to the slots of sequence and head `index`.
     __device__ __forceinline__ void store(const RecurrentCall& call, float* const* slots, u64 index) const {
         each([&](u32 m, u32 u, u32 i, u32 place) { slots[m][index * call.sizes[m] + place] = x[m][u][i]; });
     }
@@ -40,6 +41,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, bool MOMENTUM> struct Matrices {
         const u32 size = BLOCKS * blockDim.x * UNITS * E;
         each([&](u32 m, u32 u, u32 i, u32 place) { x[m][u][i] = state[m * size + place]; });
     }
+    // Stores the thread's elements to a kept state.
     __device__ __forceinline__ void store(float* state) const {
         const u32 size = BLOCKS * blockDim.x * UNITS * E;
         each([&](u32 m, u32 u, u32 i, u32 place) { state[m * size + place] = x[m][u][i]; });
@@ -70,6 +72,7 @@ template <u32 E, u32 UNITS> struct Image {
         for (u32 n = 0; n < count * FOURS; n++) copy_16(four(to, 0, n), four(from, 0, n), true);
         copies_commit();
     }
+    // x [UNITS,E] = the thread's part of matrix m of an image.
     __device__ __forceinline__ static void load(float* from, u32 m, float (&x)[UNITS][E]) {
         each(from, m, [&](u32 u, u32 i, float element) { x[u][i] = element; });
     }

@@ -5,13 +5,12 @@
 #pragma once
 #include "exact.cuh"
 
-// Σ over units of x[u] W[u], this warp's part, joins `y`; and W y, the sums of a unit in the lanes that `lane_sums` names.
-// Both without the factor of the matrix.
+// y [E] += x [UNITS] @ W [UNITS,E], with this warp's units and this lane's columns, without the matrix's factor.
 template <u32 E, u32 UNITS, int RETENTION>
 __device__ __forceinline__ void add_units(float* from, u32 m, const float (&x)[UNITS], float (&y)[E]) {
     Image<E, UNITS>::each(from, m, [&](u32 u, u32 i, float w) { y[i] += x[u] * weight<RETENTION>(w); });
 }
-// The same of matrices in registers, x in shared memory.
+// y [E] += x [UNITS] @ m [UNITS,E], with m in registers and x in shared memory.
 template <u32 E, u32 UNITS>
 __device__ __forceinline__ void add_rows(const float* x, const float (&m)[UNITS][E], float (&y)[E]) {
 #pragma unroll
@@ -25,6 +24,7 @@ __device__ __forceinline__ void add_rows(const float* x, const float (&m)[UNITS]
             for (u32 i = 0; i < E; i++) y[i] += four[j] * m[first + j][i];
     }
 }
+// Returns W[u] · y of one unit, in the lanes that `lane_sums` names, without the matrix's factor.
 template <u32 E, u32 UNITS, int RETENTION> __device__ __forceinline__ float by_unit(float* from, u32 m, const float (&y)[E]) {
     float sums[UNITS] = {};
     Image<E, UNITS>::each(from, m, [&](u32 u, u32 i, float w) { sums[u] += y[i] * weight<RETENTION>(w); });
@@ -58,6 +58,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
     // Images of the anchors in the workspace, null where there are none; then of their gradients.
     float *anchor, *danchor;
 
+    // Divides the shared memory at `near`: the forward's arrays come first, then three images.
     __device__ __forceinline__ ExactReverse(const RecurrentCall& call, const Options& o, float* near)
         : call(call), o(o), places(near) {
         // Elements of both layers.
@@ -67,6 +68,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
 
     // Unit `n` of the lane, and its number among all of the block.
     __device__ __forceinline__ static u32 unit() { return threadIdx.x % 32 * UNITS / 32; }
+    // Returns the number of the lane's unit among those of the block.
     __device__ __forceinline__ static u32 hidden_unit() { return threadIdx.x / 32 * UNITS + unit(); }
 
     // Hidden units of the block.
@@ -74,11 +76,13 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
 
     // Elements of an image, and of two matrices of it.
     __device__ __forceinline__ static u32 pair() { return 2 * UNITS * E * blockDim.x; }
+    // Returns the elements of an image.
     __device__ __forceinline__ static u32 image() { return MATRICES / 2 * pair(); }
     // Begins to copy what a token finds out of its image: weights to `weights`, and the others.
     __device__ __forceinline__ static void copy_weights(float* weights, float* image) {
         I::copy(weights, image + WEIGHTS / 2 * pair(), 2);
     }
+    // Begins to copy the other two matrices of an image to `other`: momentum, or logarithms of weights.
     __device__ __forceinline__ void copy_others(float* image) const {
         if constexpr (MATRICES == 4) I::copy(other, image + OTHERS / 2 * pair(), 2);
     }
@@ -141,6 +145,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
         places.meet();
     }
 
+    // Calls done(m) for each matrix of the state: the weights of both layers, then with momentum that of both.
     template <class Done> __device__ __forceinline__ static void for_matrices(Done done) {
 #pragma unroll
         for (u32 m = 0; m < (MOMENTUM ? 4 : 2); m++) done(m);
@@ -360,6 +365,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
     // One token back: equations (41)–(46), (56)–(59). `images` is where the state before the token before it lies, null where
     // that is in another interval; `key_row` is the row of the token after it, whose gradient of the key has come, or NONE.
     static constexpr u64 NONE = ~0ull;
+    // Takes gradients of the state from after a token to before it, and sends or stores those of the token's arguments.
     __device__ __forceinline__ void token(const Row& row, const ExactRecord& record, float read_pre, const float (&dout)[E], u64 at,
                                           u64 key_row, u32 parity, float* images) {
         const u32 lane = threadIdx.x % 32, n = unit();
@@ -463,6 +469,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
         const u64 at = row * WIDTH + threadIdx.x;
         ::store(call.dq, at, places.sum(parity, 1, threadIdx.x) + (o.residual ? load(call.dout, at) : 0.0f));
     }
+    // Stores dk [WIDTH] of the token at `row`, the sum over warps of what they sent.
     __device__ __forceinline__ void store_key(u64 row, u32 parity) const {
         if (row == NONE || !places.is_leader() || threadIdx.x >= WIDTH) return;
         ::store(call.dk, row * WIDTH + threadIdx.x, places.sum(parity, 2, threadIdx.x));

@@ -4,6 +4,7 @@
 #include "bias.cuh"
 #include "recurrent.cuh"
 
+// x + y, as a function that can be handed on.
 __device__ __forceinline__ float added(float x, float y) { return x + y; }
 // The larger of two; NaN stays.
 __device__ __forceinline__ float larger(float x, float y) { return x > y || x != x ? x : y; }
@@ -28,6 +29,7 @@ __device__ __forceinline__ float over_lanes(float (&x)[ALL], Take take) {
     if constexpr (MASK > 1) return over_lanes<(N > 1 ? N / 2 : 1), MASK / 2>(x, take);
     else return x[0];
 }
+// Sums N numbers over the lanes of a warp; lane l returns the sum of number l N / 32.
 template <u32 N, u32 ALL> __device__ __forceinline__ float lane_sums(float (&x)[ALL]) {
     return over_lanes<N>(x, added);
 }
@@ -54,6 +56,7 @@ template <u32 E> __device__ __forceinline__ float warp_product(const float (&x)[
 __device__ __forceinline__ u32 ask(Array x, u64 i) {
     return x.type == 0 ? ((const u32*)x.data)[i] : ((const u16*)x.data)[i];
 }
+// row [E] = the floats that raw bits of elements stand for, by the array's type.
 template <u32 E> __device__ __forceinline__ void numbers(Array x, const u32 (&bits)[E], float (&row)[E]) {
     const u32 shift = x.type == 1 ? 16 : 0;
 #pragma unroll
@@ -67,11 +70,13 @@ template <u32 E> __device__ __forceinline__ void numbers(Array x, const u32 (&bi
 template <u32 E> struct AskedRow {
     u32 bits[E];
 
+    // Starts loading this lane's E elements of row `row` of x [rows, 32 * E].
     __device__ __forceinline__ void ask(Array x, u64 row) {
 #pragma unroll
         // Neighbouring lanes have neighbouring elements, so that a warp reads whole lines.
         for (u32 i = 0; i < E; i++) bits[i] = ::ask(x, row * (32 * E) + threadIdx.x % 32 + 32 * i);
     }
+    // Converts what was loaded to floats, which waits for the loads.
     __device__ __forceinline__ void read(Array x, float (&row)[E]) const { numbers(x, bits, row); }
 };
 
@@ -89,6 +94,7 @@ template <u32 E, int BIAS, bool MOMENTUM> struct AskedToken {
     // for which the compiler waits at once.
     float gate;
 
+    // Starts loading a token's keys, queries, values and gates.
     __device__ __forceinline__ void ask(const RecurrentCall& call, u64 row) {
         k.ask(call.k, row), q.ask(call.q, row), v.ask(call.v, row);
         const u32 lane = threadIdx.x % 32;
@@ -97,6 +103,7 @@ template <u32 E, int BIAS, bool MOMENTUM> struct AskedToken {
         for (u32 n = 1; n < GATES; n++) from = lane == n ? call.gates[n] : from;
         gate = from[row];
     }
+    // Converts what was loaded; every lane gets all gates.
     __device__ __forceinline__ void read(const RecurrentCall& call, TokenRow<E, BIAS, MOMENTUM>& row) const {
         k.read(call.k, row.k), q.read(call.q, row.q), v.read(call.v, row.v);
         // In the order of the rule's gates.
@@ -106,6 +113,7 @@ template <u32 E, int BIAS, bool MOMENTUM> struct AskedToken {
         row.theta = gate_of(1 + AFTER);
         row.delta = BIAS == HUBER ? gate_of(2 + AFTER) : 0.0f;
     }
+    // Returns gate n from the lane that loaded it.
     __device__ __forceinline__ float gate_of(u32 n) const { return __shfl_sync(0xffffffffu, gate, n); }
 };
 

@@ -79,6 +79,7 @@ struct Frozen : FrozenNorm {
         if (momentum) move(s0, low(m0), o.key, width), move(s1, high(m1), width, o.value);
         __syncthreads();
     }
+    // Stores the block's part of the state to the four slots.
     __device__ void save(float* w0, float* w1, float* m0, float* m1) const {
         if (deep()) move(low(w0), x0, o.key, width);
         move(high(w1), x1, width, o.value);
@@ -89,6 +90,7 @@ struct Frozen : FrozenNorm {
     __device__ void load(const float* state) const {
         load(state, state + behind_first(), state + o.all(), state + o.all() + o.first());
     }
+    // Stores it to a state in one piece.
     __device__ void save(float* state) const {
         save(state, state + behind_first(), state + o.all(), state + o.all() + o.first());
     }

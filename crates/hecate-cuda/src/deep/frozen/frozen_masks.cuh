@@ -1,9 +1,9 @@
-// Frozen groups of an MLP memory that decays: all inner gradients of a group are products at the weights it starts with.
+// Frozen groups of an MLP memory that decays: all tokens of a group take their inner gradients at the weights before the group.
 //
-// Weights X and momentum S are then one linear recurrence of two numbers by elements, [X;S] ← [a m; 0 s] [X;S] + [x;y] Z, of
-// the writes Z. What token t reads of the write of token j is a mask c[t,j], of the first state A[t] X + B[t] S. Nothing is
-// kept by token: a layer reads ρ as A ∘ (ρ X) + B ∘ (ρ S) + (c ∘ ρ κᵀ) z, with keys κ and values z.
-// An anchor takes the place of zero: X forgets to it, and (1 − A) ∘ (ρ anchor) is read beside.
+// Weights X and momentum S then follow one linear recurrence, [X;S] ← [a m; 0 s] [X;S] + [x;y] Z, where a token writes Z = κᵀ z.
+// Token t reads c[t,j] of the write of token j, and A[t] X + B[t] S of the state before the group. No state is kept a token:
+// a layer reads queries ρ as A ∘ (ρ X) + B ∘ (ρ S) + (c ∘ ρ κᵀ) z, with keys κ and values z.
+// With an anchor X forgets to it and not to zero, so that (1 − A) ∘ (ρ anchor) is read as well.
 #pragma once
 #include "activation.cuh"
 #include "bias.cuh"
@@ -24,6 +24,7 @@ struct FrozenArgs {
 
 // Most memories have the first of the activations; the others are called.
 TOGETHER_OF Curve other_curve(u32 kind, float x) { return activation(kind, x); }
+// The activation at x with its first two derivatives; only SiLU, which most memories have, is inlined.
 __device__ __forceinline__ Curve curve(u32 kind, float x) { return kind == SILU ? silu(x) : other_curve(kind, x); }
 
 // Which memories a file is for. With both in one file, products of MLPs had fewer registers.
@@ -51,6 +52,7 @@ struct Eight {
 // Of four.
 struct Four {
     float x[4];
+    // Loads x[0:4] from a multiple of four.
     __device__ __forceinline__ explicit Four(const float* from) {
         float4 of = *(const float4*)from;
         x[0] = of.x, x[1] = of.y, x[2] = of.z, x[3] = of.w;
@@ -79,10 +81,12 @@ struct TokenNumbers {
     float *dkept, *dpushed, *dlast_c, *dlast_e, *dtheta, *ddelta, *da, *deta;
 
     static constexpr u32 COUNT = 18, BACK = 8;
+    // Places the arrays [rows] of a forward one after another from `all` on.
     __device__ void place(float* all, u32 rows) {
         float** each[] = {&theta, &delta, &a, &eta, &m, &s, &x, &y, &A, &B, &E, &kept, &pushed, &rest, &last_c, &last_e, &gone, &shrink};
         for (u32 i = 0; i < COUNT; i++) *each[i] = all + i * rows;
     }
+    // Places the arrays [rows] of gradients from `all` on.
     __device__ void place_back(float* all, u32 rows) {
         float** each[] = {&dkept, &dpushed, &dlast_c, &dlast_e, &dtheta, &ddelta, &da, &deta};
         for (u32 i = 0; i < BACK; i++) *each[i] = all + i * rows;
@@ -126,19 +130,25 @@ struct FrozenMasks {
         // What is used most comes first, and so into shared memory.
         n.place(arena.take(TokenNumbers::COUNT * rows), rows);
     }
+    // Takes a panel [height,wide] from the arena, with padded rows.
     __device__ static Panel panel(Arena& arena, u32 height, u32 wide) {
         return {arena.take((u64)height * strided(wide)), strided(wide)};
     }
     // Whether there is a hidden layer; the slot of the second layer, or of a matrix, and where it lies in a state.
     __device__ __forceinline__ bool deep() const { return MEMORIES == MLPS || (MEMORIES != MATRICES && o.hidden); }
+    // Returns the slot of the second layer, or of a matrix.
     __device__ u32 second() const { return deep() ? 1 : 0; }
+    // Returns the elements of a state before its second layer.
     __device__ u64 behind_first() const { return deep() ? o.first() : 0; }
     // The block's part of a matrix of the state as it lies in global memory.
     __device__ Panel low(const float* matrix) const { return {(float*)matrix + first, o.hidden}; }
+    // Returns the block's rows of a second layer's matrix [D,V] in global memory.
     __device__ Panel high(const float* matrix) const { return {(float*)matrix + (u64)first * o.value, o.value}; }
     // Gates after η move on by one.
     __device__ u32 after() const { return momentum ? 1 : 0; }
+    // True if momentum looks ahead.
     __device__ bool ahead() const { return o.look_ahead; }
+    // Loads a group's gates and computes the masks and scalars of its recurrence.
     __device__ void begin_numbers(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
         begin_gates(call, sequence, start, count);
         masks();
@@ -178,6 +188,7 @@ struct FrozenMasks {
         }
         __syncthreads();
     }
+    // Computes A, B, E and 1 - A [rows] after each token, which say what is left of the state before the group: one thread.
     __device__ void of_state() const {
         // Before the first token the state is itself: A and E are 1.
         float A = 1.0f, B = 0.0f, E = 1.0f, gone = 0.0f, *all_a = n.A, *all_b = n.B, *all_e = n.E, *all_gone = n.gone;
@@ -195,6 +206,7 @@ struct FrozenMasks {
             }
         }
     }
+    // Computes column j of c and e [rows,rows]: what X and S have of the write of token j after each token. One thread a write.
     __device__ void of_write(u32 j) const {
         float now = 0.0f, pushed = 0.0f, x = n.x[j], y = n.y[j];
         Panel c = this->c, e = this->e;
@@ -296,6 +308,7 @@ struct FrozenMasks {
     struct Quarter {
         float now = 0.0f, pushed = 0.0f, kept = 1.0f, moved = 0.0f, held = 1.0f;
 
+        // Goes back over one token: (now, pushed) ← (a now, m now + s pushed), and the same for what comes into the quarter.
         __device__ __forceinline__ void go(float a, float m, float s) {
             pushed = m * now + s * pushed, now *= a;
             moved = m * kept + s * moved, kept *= a, held *= s;

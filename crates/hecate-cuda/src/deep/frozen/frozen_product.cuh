@@ -14,12 +14,15 @@ struct Panel {
     float* x;
     u32 stride;
 
+    // Returns element (i, j).
     __device__ __forceinline__ float& at(u32 i, u32 j) const { return x[(u64)i * stride + j]; }
+    // Returns row i.
     __device__ __forceinline__ float* row(u32 i) const { return x + (u64)i * stride; }
     // Four neighbours; columns and strides are multiples of four.
     __device__ __forceinline__ float4& four(u32 i, u32 j) const { return *(float4*)(x + (u64)i * stride + j); }
     // As a factor, and its transpose.
     __device__ __forceinline__ Factor own() const { return {x, stride, 1}; }
+    // Returns the transpose, as a factor.
     __device__ __forceinline__ Factor t() const { return {x, 1, stride}; }
 };
 
@@ -28,6 +31,7 @@ template <class F> __device__ __forceinline__ float4 map(F f, float4 x) { return
 template <class F> __device__ __forceinline__ float4 map(F f, float4 x, float4 y) {
     return make_float4(f(x.x, y.x), f(x.y, y.y), f(x.z, y.z), f(x.w, y.w));
 }
+// f(x, y, z), element by element.
 template <class F> __device__ __forceinline__ float4 map(F f, float4 x, float4 y, float4 z) {
     return make_float4(f(x.x, y.x, z.x), f(x.y, y.y, z.y), f(x.z, y.z, z.z), f(x.w, y.w, z.w));
 }
@@ -107,17 +111,22 @@ template <bool NEAR> struct Reader {
     const float* x;
     // Generic addresses: global memory, or whatever it is.
     __device__ __forceinline__ void at(const float* first) { x = first; }
+    // Returns the element.
     __device__ __forceinline__ float read() const { return *x; }
+    // Moves on by so many elements.
     __device__ __forceinline__ void go(u32 elements) { x += elements; }
 };
 template <> struct Reader<true> {
     u32 x;
+    // Starts at `first`, in shared memory.
     __device__ __forceinline__ void at(const float* first) { x = (u32)__cvta_generic_to_shared(first); }
+    // Returns the element.
     __device__ __forceinline__ float read() const {
         float y;
         asm("ld.shared.f32 %0, [%1];" : "=f"(y) : "r"(x));
         return y;
     }
+    // Moves on by so many elements.
     __device__ __forceinline__ void go(u32 elements) { x += 4 * elements; }
 };
 

@@ -82,6 +82,7 @@ __device__ __forceinline__ void expect_row(const void* row, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(__cvta_generic_to_global(row)), "r"(bytes) : "memory");
 #endif
 }
+// Prefetches one number into the second cache.
 __device__ __forceinline__ void expect_number(const float* x) {
     asm volatile("prefetch.global.L2 [%0];" :: "l"(__cvta_generic_to_global(x)) : "memory");
 }

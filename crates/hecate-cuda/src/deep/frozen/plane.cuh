@@ -1,44 +1,50 @@
-// Matrices of halves in shared memory, of which every tile [16,16] counts in a unit of its own, and their products by warps.
-// A block has warps enough that each has a tile.
+// Matrices of fp16 in shared memory, where each tile [16,16] has a scale of its own, and their products by warps.
+// A block has enough warps that each of them computes one tile of a product.
 #pragma once
 #include "frozen_product.cuh"
 #include "tensor.cuh"
 
-// Threads of a block: sixteen warps, and 128 registers a thread.
+// A block has sixteen warps, which leaves 128 registers a thread.
 #define RESIDENT_THREADS 512
 
-// Two elements of a word as floats: a bfloat16 is the upper half of one.
+// Unpacks two bfloat16 of a word into floats: a bfloat16 is the upper half of a float.
 __device__ __forceinline__ float2 unpack_bf16(u32 both) {
     return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));
 }
 
-// Words of shared memory by their addresses there, which have 32 bits.
+// Stores a word to shared memory at a 32-bit address, which takes fewer registers than a generic pointer.
 __device__ __forceinline__ void put_word(u32 at, u32 x) { asm volatile("st.shared.b32 [%0], %1;" :: "r"(at), "r"(x) : "memory"); }
+// Loads a word from shared memory by its 32-bit address.
 __device__ __forceinline__ u32 get_word(u32 at) {
     u32 x;
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
     return x;
 }
+// Loads a float from shared memory by its 32-bit address.
 __device__ __forceinline__ float get_number(u32 at) { return __uint_as_float(get_word(at)); }
+// Stores a float to shared memory by its 32-bit address.
 __device__ __forceinline__ void put_number(u32 at, float x) { put_word(at, __float_as_uint(x)); }
 
-// d [16,8] = a [16,16] b [16,8] of halves over a warp, as `multiply_add_halves` has them.
+// d [16,8] = a [16,16] @ b [16,8]: one warp multiplies fp16 and sums in f32, with `multiply_add_halves`' layout of lanes.
 __device__ __forceinline__ void multiply_halves(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
         : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
-// The larger magnitude, as bits. An infinity is larger than any number, and NaN than an infinity.
+// max(top, |x|) of floats as their bits. As bits an infinity exceeds every finite number, and NaN exceeds an infinity.
 __device__ __forceinline__ u32 larger(u32 top, float x) { return max(top, __float_as_uint(x) & 0x7fffffffu); }
+// max(top, |x|) over four elements, as bits.
 __device__ __forceinline__ u32 larger(u32 top, float4 x) { return larger(larger(larger(larger(top, x.x), x.y), x.z), x.w); }
+// Every lane gets the largest of a warp's values.
 __device__ __forceinline__ u32 warp_larger(u32 top) { return __reduce_max_sync(0xffffffffu, top); }
 
-// By what numbers are multiplied where they are stored as halves, and what a half then counts: powers of two.
+// The power-of-two scale of an fp16 tile: stored = x * by, and x = stored * counts.
 struct Unit {
     float by, counts;
 
-    // The largest lies between 2^14 and 2^15, so that halves never overflow; below 2^-46 further down. Infinities stay.
+    // Chooses the scale from the tile's largest magnitude, given as bits: scaled, it lies in [2^14, 2^15), so fp16 never overflows.
+    // A tile smaller than 2^-46 keeps the scale of 2^-46. Infinities and NaN stay what they are.
     __device__ __forceinline__ explicit Unit(u32 top) {
         // By its exponent alone.
         u32 exponent = max(top >> 23, 81u);
@@ -46,27 +52,30 @@ struct Unit {
     }
 };
 
-// Rows of `pieces` pieces of eight elements. Pieces change places within a row, so that eight rows lie in eight places.
+// A matrix [height, 8 * pieces] of fp16 in shared memory, as rows of vectors of eight. Vectors are swizzled within their row, so
+// that eight neighbouring rows lie in different banks.
 struct Plane {
-    // Addresses of elements, and of what a half counts, tile by tile.
+    // x is the address of the elements, units that of the tiles' scales `counts`. A row has `pieces` vectors of eight.
     u32 x, units, pieces, shift;
 
     // Planes lie in shared memory, where nothing is constructed.
     __device__ __forceinline__ Plane() {}
-    // Units follow the elements.
+    // Places a plane [height,wide] at `place`; the scales of its tiles follow its elements.
     __device__ __forceinline__ Plane(const float* place, u32 height, u32 wide)
         : x((u32)__cvta_generic_to_shared(place)), units(x + 2 * height * wide), pieces(wide / 8) {
-        // A row's pieces are moved by less than the largest power of two that divides their number. Of narrow rows several lie
-        // in the same 128 bytes, and are moved alike.
+        // The swizzle XORs a vector's index with up to the largest power of two that divides a row's vectors. Narrow rows share
+        // 128 bytes, and are swizzled alike.
         shift = pieces % 8 == 0 ? 0 : pieces % 4 == 0 ? 1 : pieces % 2 == 0 ? 2 : 3;
     }
-    // Numbers of 32 bits that a plane takes.
+    // Returns how many 32-bit words a plane [height,wide] takes, scales included.
     __device__ static u32 size(u32 height, u32 wide) { return height * wide / 2 + height * wide / 256; }
-    // By which number a row's pieces are exchanged.
+    // Returns the number that is XORed into the indices of a row's vectors.
     __device__ __forceinline__ u32 turn(u32 row) const { return row % 8 >> shift; }
+    // Returns the shared address of element (i, j).
     __device__ __forceinline__ u32 at(u32 i, u32 j) const { return x + (i * pieces + (j / 8 ^ turn(i))) * 16 + j % 8 * 2; }
+    // Returns the shared address of the scale of the tile [16,16] that holds (i, j).
     __device__ __forceinline__ u32 unit(u32 i, u32 j) const { return units + (i / 16 * (pieces / 2) + j / 16) * 4; }
-    // Four neighbours, from a multiple of four.
+    // Returns x[i, j:j+4] as floats; j is a multiple of four.
     __device__ __forceinline__ float4 four(u32 i, u32 j) const {
         float2 low = unpack_halves(get_word(at(i, j))), high = unpack_halves(get_word(at(i, j) + 4));
         float counts = get_number(unit(i, j));
@@ -74,13 +83,14 @@ struct Plane {
     }
 };
 
-// f(i, j) of every four neighbours into a plane, a warp a tile, AT_ONCE of which wait together.
+// to[i, j:j+4] = f(i, j) for a plane [height,wide]. A warp takes a tile [16,16] at a time and finds its scale; AT_ONCE tiles
+// of it load together, to hide latency.
 template <u32 AT_ONCE, class F> __device__ __forceinline__ void fill(const Plane& to, u32 height, u32 wide, F f) {
     u32 across = wide / 16, all = height / 16 * across, warps = blockDim.x / 32, lane = threadIdx.x % 32;
 #pragma unroll 1
     for (u32 first = threadIdx.x / 32; first < all; first += AT_ONCE * warps) {
         float4 x[AT_ONCE][2];
-        // A thread has fours eight rows apart.
+        // A thread has two vectors of four, eight rows apart.
         u32 rows[AT_ONCE], columns[AT_ONCE];
 #pragma unroll
         for (u32 n = 0; n < AT_ONCE; n++) {
@@ -90,7 +100,7 @@ template <u32 AT_ONCE, class F> __device__ __forceinline__ void fill(const Plane
             for (u32 m = 0; m < 2; m++)
                 if (tile < all) x[n][m] = f(rows[n] + 8 * m, columns[n]);
         }
-        // Where a plane is filled out of itself, a warp has read its tile before any lane writes.
+        // A plane may be filled from itself: all lanes have read their tile before any of them writes.
         __syncwarp();
 #pragma unroll
         for (u32 n = 0; n < AT_ONCE; n++) {
@@ -107,26 +117,31 @@ template <u32 AT_ONCE, class F> __device__ __forceinline__ void fill(const Plane
     }
 }
 
-// A thread's part of a tile [16,8 N] as products leave it: two neighbours (m, n) are in row 8 m + g, from column 8 n + 2 t on.
+// The part of a product's tile [16, 8 * N] that an mma leaves to a thread: its pair (m, n) is at row 8 m + lane / 4 and
+// columns 8 n + 2 (lane % 4) and the next.
 struct Tile {
     u32 top, side;
 
+    // Returns the row of a thread's pairs (m, n).
     __device__ __forceinline__ u32 row(u32 m) const { return top + 8 * m + threadIdx.x % 32 / 4; }
+    // Returns the first column of a thread's pairs (m, n).
     __device__ __forceinline__ u32 column(u32 n) const { return side + 8 * n + threadIdx.x % 4 * 2; }
 };
-// A thread's part of a tile of a plane: where each two lie, by few instructions.
+// The shared addresses of a thread's pairs in a tile of a plane, with what does not depend on (m, n) computed once.
 struct PlanePart {
     u32 at, first, turn, down;
 
+    // Computes what all pairs of the thread share: the row's address, the tile's first vector and the swizzle.
     __device__ __forceinline__ PlanePart(const Plane& plane, const Tile& tile) {
         u32 row = tile.row(0);
-        // Both of a thread's rows have their pieces at the same places: eight rows further all repeats.
+        // Both rows of a thread have the same swizzle, which repeats every eight rows.
         at = plane.x + row * plane.pieces * 16 + threadIdx.x % 4 * 4;
         first = tile.side / 8, turn = plane.turn(row), down = 128 * plane.pieces;
     }
+    // Returns the shared address of pair (m, n).
     __device__ __forceinline__ u32 place(u32 m, u32 n) const { return at + m * down + ((first + n ^ turn) << 4); }
 };
-// f(m, n, x) for every two neighbours of a tile, which may change them.
+// Calls f(m, n, x) with each pair of a thread's part of a tile [16, 8 * N]; f may change the pair in place.
 template <u32 N, class F> __device__ __forceinline__ void pairs(float (&sum)[N][4], F f) {
 #pragma unroll
     for (u32 n = 0; n < N; n++)
@@ -137,7 +152,7 @@ template <u32 N, class F> __device__ __forceinline__ void pairs(float (&sum)[N][
             sum[n][2 * m] = x.x, sum[n][2 * m + 1] = x.y;
         }
 }
-// A tile out of a plane, and into one: a warp has whole units.
+// x = from[tile], scaled back to f32: x is a thread's part of a tile [16, 8 * N], with N even since scales are of 16 columns.
 template <u32 N> __device__ __forceinline__ void get_tile(float (&x)[N][4], const Plane& from, const Tile& tile) {
     PlanePart part(from, tile);
     u32 units = from.unit(tile.top, tile.side);
@@ -146,6 +161,7 @@ template <u32 N> __device__ __forceinline__ void get_tile(float (&x)[N][4], cons
         of = unpack_halves(get_word(part.place(m, n))), of.x *= counts, of.y *= counts;
     });
 }
+// to[tile] = x as fp16. The warp finds the scale of each 16 columns of the tile [16, 8 * N].
 template <u32 N> __device__ __forceinline__ void set_tile(const Plane& to, const Tile& tile, const float (&x)[N][4]) {
     PlanePart part(to, tile);
     u32 units = to.unit(tile.top, tile.side);
@@ -160,17 +176,18 @@ template <u32 N> __device__ __forceinline__ void set_tile(const Plane& to, const
             u32 n = k + i / 2, m = i % 2;
             put_word(part.place(m, n), pack_halves(x[n][2 * m] * unit.by, x[n][2 * m + 1] * unit.by));
         }
-        // Where a tile takes its own place, all lanes have read what its numbers counted.
+        // Before a tile replaces itself, all lanes have read its old scale.
         __syncwarp();
         if (first_lane()) put_number(units + k / 2 * 4, unit.counts);
     }
 }
-// The same of a panel, as it is.
+// x = from[tile] for a panel of f32, which has no scales.
 template <u32 N> __device__ __forceinline__ void get_tile(float (&x)[N][4], const Panel& from, const Tile& tile) {
     const float* first = from.row(tile.row(0)) + tile.column(0);
     u32 down = 8 * from.stride;
     pairs(x, [&](u32 m, u32 n, float2& of) { of = *(const float2*)(first + m * down + 8 * n); });
 }
+// to[tile] = x for a panel of f32.
 template <u32 N> __device__ __forceinline__ void set_tile(const Panel& to, const Tile& tile, const float (&x)[N][4]) {
     float* first = to.row(tile.row(0)) + tile.column(0);
     u32 down = 8 * to.stride;
@@ -179,16 +196,18 @@ template <u32 N> __device__ __forceinline__ void set_tile(const Panel& to, const
         *(float2*)(first + i % 2 * down + i / 2 * 8) = make_float2(x[i / 2][i % 2 * 2], x[i / 2][i % 2 * 2 + 1]);
 }
 
-// Numbers [16,16] by [16,16] that only the thread which wrote them reads again: each tile's eight of a thread lie together,
-// and those of a warp after one another, so that every line of the cache is whole.
+// A matrix of f32 that only the thread which wrote an element reads again. A thread's eight elements of a tile [16,16] lie
+// together and a warp's lanes follow each other, so that every access covers whole cache lines.
 struct Own {
     float* x;
     u32 across;
 
+    // Returns the address of this thread's eight elements of a tile [16,16], as two vectors of four.
     __device__ __forceinline__ float4* of(const Tile& tile) const {
         return (float4*)x + ((tile.top / 16 * across + tile.side / 16) * 32 + threadIdx.x % 32) * 2;
     }
 };
+// x = from[tile] of [16,16], this thread's part.
 __device__ __forceinline__ void get_tile(float (&x)[2][4], const Own& from, const Tile& tile) {
     const float4* of = from.of(tile);
 #pragma unroll
@@ -197,27 +216,33 @@ __device__ __forceinline__ void get_tile(float (&x)[2][4], const Own& from, cons
         x[n][0] = four.x, x[n][1] = four.y, x[n][2] = four.z, x[n][3] = four.w;
     }
 }
+// to[tile] = x of [16,16], this thread's part.
 __device__ __forceinline__ void set_tile(const Own& to, const Tile& tile, const float (&x)[2][4]) {
     float4* of = to.of(tile);
 #pragma unroll
     for (u32 n = 0; n < 2; n++) of[n] = make_float4(x[n][0], x[n][1], x[n][2], x[n][3]);
 }
 
-// The same as halves, each tile in a unit of its own, as in planes. Units follow the elements.
+// The same in fp16 with a scale a tile, as planes have; the scales follow the elements.
 struct OwnHalves {
     float* x;
     u32 across, height;
 
+    // Returns the index of a tile [16,16], row by row.
     __device__ __forceinline__ u32 number(const Tile& tile) const { return tile.top / 16 * across + tile.side / 16; }
+    // Returns the address of this thread's eight fp16 elements of a tile.
     __device__ __forceinline__ uint4* of(const Tile& tile) const { return (uint4*)x + number(tile) * 32 + threadIdx.x % 32; }
+    // Returns the address of a tile's scale.
     __device__ __forceinline__ float* unit(const Tile& tile) const { return x + height * across * 8 + number(tile); }
 };
+// x = from[tile] of [16,16], scaled back to f32.
 __device__ __forceinline__ void get_tile(float (&x)[2][4], const OwnHalves& from, const Tile& tile) {
     uint4 words = *from.of(tile);
     float counts = *from.unit(tile);
     u32 of[4] = {words.x, words.y, words.z, words.w};
     pairs(x, [&](u32 m, u32 n, float2& two) { two = unpack_halves(of[2 * n + m]), two.x *= counts, two.y *= counts; });
 }
+// to[tile] = x of [16,16] as fp16, with the scale that the warp finds.
 __device__ __forceinline__ void set_tile(const OwnHalves& to, const Tile& tile, const float (&x)[2][4]) {
     u32 top = 0, of[4];
 #pragma unroll
@@ -230,15 +255,15 @@ __device__ __forceinline__ void set_tile(const OwnHalves& to, const Tile& tile, 
     if (first_lane()) *to.unit(tile) = unit.counts;
 }
 
-// What a lane names of a factor, of sixteen terms after another, for SIXTEENS times sixteen rows or columns of the result from
-// `first` on. BY_DEPTH: rows of the plane are terms, and else rows or columns of the result.
+// Addresses that a lane gives to `ldmatrix` for a factor of a product: SIXTEENS tiles of the result from `first` on, and 16 terms
+// of the sum at a time. BY_DEPTH: the plane's rows are the terms that are summed; else they are rows or columns of the result.
 template <bool BY_DEPTH, u32 SIXTEENS> struct Walk {
-    // Addresses in shared memory: where rows are terms, one a sixteen, else that of the row.
+    // Shared addresses: one a tile if rows are terms, else that of the lane's first row.
     u32 at[BY_DEPTH ? SIXTEENS : 1];
     u32 turn, piece, apart;
 
-    // Terms are multiples of sixteen apart, so that pieces of a lane's rows are exchanged alike.
-    // Lane `8 i + r` names row r of the i'th of four matrices [8,8]; `down` and `on` are the i'th's place among these.
+    // Steps are multiples of sixteen rows, so a lane's rows always have the same swizzle.
+    // Lane 8 i + r gives row r of matrix i of four [8,8]; `down` and `on` say where that matrix lies among the four.
     __device__ __forceinline__ Walk(const Plane& plane, u32 first, u32 down, u32 on) {
         u32 r = threadIdx.x % 8, start = plane.x;
         turn = plane.turn(r), apart = 256 * plane.pieces;
@@ -251,12 +276,12 @@ template <bool BY_DEPTH, u32 SIXTEENS> struct Walk {
             piece = on, at[0] = start + (first + r + 8 * down) * plane.pieces * 16;
         }
     }
-    // For the n'th sixteen.
+    // Returns the address for tile n of SIXTEENS.
     __device__ __forceinline__ u32 place(u32 n) const {
         if constexpr (BY_DEPTH) return at[n];
         else return at[0] + n * apart + ((piece ^ turn) << 4);
     }
-    // Sixteen terms further.
+    // Moves on by sixteen terms of the sum.
     __device__ __forceinline__ void go() {
         if constexpr (BY_DEPTH) {
 #pragma unroll
@@ -266,7 +291,7 @@ template <bool BY_DEPTH, u32 SIXTEENS> struct Walk {
         }
     }
 };
-// Four matrices [8,8], TURNED: transposed. The same as `load_matrices`, by addresses of 32 bits that go on by additions.
+// Loads four matrices [8,8] of fp16 into a warp, TURNED transposed, from a 32-bit shared address.
 template <bool TURNED> __device__ __forceinline__ void load_at(u32 (&x)[4], u32 place) {
     if constexpr (TURNED)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -276,20 +301,21 @@ template <bool TURNED> __device__ __forceinline__ void load_at(u32 (&x)[4], u32 
                      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(place) : "memory");
 }
 
-// What units of a factor count, sixteen terms after another. DOWN: terms go down the plane.
+// Reads a factor's scales along the sum, sixteen terms at a time. DOWN: the terms are the plane's rows.
 template <bool DOWN> struct Units {
     u32 at, step, apart;
 
-    // For the sixteens of the result from `first` on.
+    // Starts at the first term, for tiles of the result from `first` on.
     __device__ __forceinline__ Units(const Plane& plane, u32 first) {
         u32 down = plane.pieces * 2;
         at = plane.units + first / 16 * (DOWN ? 4 : down), step = DOWN ? down : 4, apart = DOWN ? 4 : down;
     }
-    // Of the n'th.
+    // Returns the scale `counts` of tile n of the result at the present sixteen terms.
     __device__ __forceinline__ float of(u32 n) const { return get_number(at + n * apart); }
+    // Moves on by sixteen terms of the sum.
     __device__ __forceinline__ void go() { at += step; }
 };
-// sum += by_n x y, sixteen terms of a tile, `by` a number for two times eight columns.
+// sum [16, 8 * N] += by[n] * (x [16,16] @ y [16, 8 * N]), where `by[n]` is the product of both factors' scales for 16 columns.
 template <u32 N>
 __device__ __forceinline__ void multiply_sixteen(float (&sum)[N][4], const u32 (&x)[4], const u32 (&y)[N / 2][4], const float (&by)[N / 2]) {
 #pragma unroll
@@ -300,7 +326,8 @@ __device__ __forceinline__ void multiply_sixteen(float (&sum)[N][4], const u32 (
         for (u32 i = 0; i < 4; i++) sum[n][i] += by[n / 2] * own[i];
     }
 }
-// sum [16,8 N] += a b of a tile, by a warp. A: `a` lies as its columns [depth,rows]; B: `b` lies as its columns [columns,depth].
+// sum [16, 8 * N] += (A ? a.T : a)[tile rows, :depth] @ (B ? b.T : b)[:depth, tile columns]. One warp computes one tile;
+// A: `a` is stored [depth,rows], B: `b` is stored [columns,depth].
 template <bool A, bool B, u32 N>
 __device__ __forceinline__ void add_product(float (&sum)[N][4], const Plane& a, const Plane& b, const Tile& tile, u32 depth) {
     u32 low = threadIdx.x / 8 % 2, high = threadIdx.x / 16 % 2;
@@ -308,7 +335,7 @@ __device__ __forceinline__ void add_product(float (&sum)[N][4], const Plane& a, 
     Walk<!B, N / 2> right(b, tile.side, high, low);
     Units<A> of_left(a, tile.top);
     Units<!B> of_right(b, tile.side);
-    // Code counts more than what loops cost.
+    // The loop is not unrolled: small code is worth more here than the loop's overhead.
 #pragma unroll 1
     for (u32 k = 0; k < depth; k += 16) {
         u32 x[4], y[N / 2][4];
@@ -320,8 +347,8 @@ __device__ __forceinline__ void add_product(float (&sum)[N][4], const Plane& a, 
         left.go(), right.go(), of_left.go(), of_right.go();
     }
 }
-// sum += (by ∘ a)ᵀ b, `by` a number a row: both lie as they are, [depth,rows] and [depth,columns]. Twice, with numbers of
-// each; the second sum only if `both`.
+// x += (by_x[:, None] * a).T @ b and, if `both`, s += (by_s[:, None] * a).T @ b, one tile [16, 8 * N] a warp;
+// a [depth,rows], b [depth,columns], by [depth].
 template <u32 N>
 __device__ __forceinline__ void add_scaled(float (&x)[N][4], float (&s)[N][4], bool both, const Plane& a, const Plane& b,
                                            const Tile& tile, const float* by_x, const float* by_s, u32 depth) {
@@ -336,7 +363,7 @@ __device__ __forceinline__ void add_scaled(float (&x)[N][4], float (&s)[N][4], b
 #pragma unroll
         for (u32 n = 0; n < N / 2; n++) load_at<true>(y[n], right.place(n));
         auto add = [&](float (&sum)[N][4], const float* by) {
-            // Shares of sixteen terms have a unit too: the largest is less than one.
+            // The sixteen factors of `by` get a scale as well, so that the product with an fp16 element stays in range.
             float2 share[2] = {*(const float2*)(by + k + 2 * t), *(const float2*)(by + k + 8 + 2 * t)};
             Unit unit(warp_larger(larger(0, make_float4(share[0].x, share[0].y, share[1].x, share[1].y))));
             u32 scaled[4];
@@ -345,7 +372,7 @@ __device__ __forceinline__ void add_scaled(float (&x)[N][4], float (&s)[N][4], b
             for (u32 i = 0; i < 2; i++) share[i].x *= unit.by * 0x1p-15f, share[i].y *= unit.by * 0x1p-15f;
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
-                // Rounded again: once more than an argument.
+                // `a` is rounded a second time here, once more than an argument is.
                 float2 x = unpack_halves(of[i]);
                 scaled[i] = pack_halves(x.x * share[i / 2].x, x.y * share[i / 2].y);
             }
@@ -359,21 +386,23 @@ __device__ __forceinline__ void add_scaled(float (&x)[N][4], float (&s)[N][4], b
     }
 }
 
-// Tiles [16,8 N] of [rows,columns], which these divide, by their numbers.
+// The tiles [16, 8 * N] of a matrix [rows,columns], counted row by row; both sides are whole tiles.
 template <u32 N> struct Tiles {
     u32 across, all;
 
+    // Counts the tiles of [rows,columns].
     __device__ __forceinline__ Tiles(u32 rows, u32 columns) : across(columns / (8 * N)), all(rows / 16 * across) {}
+    // Returns the place of tile number `tile`.
     __device__ __forceinline__ Tile at(u32 tile) const { return {tile / across * 16, tile % across * 8 * N}; }
 };
-// f(tile) for every one, a warp a tile.
+// Calls f(tile) for every tile [16, 8 * N] of [rows,columns]; warps take tiles in turn.
 template <u32 N, class F> __device__ __forceinline__ void tiles(u32 rows, u32 columns, F f) {
     Tiles<N> of(rows, columns);
-    // Code for one tile: what is written out for more does not fit the cache of instructions.
+    // The loop is not unrolled, because more code would not fit the instruction cache.
 #pragma unroll 1
     for (u32 tile = threadIdx.x / 32; tile < of.all; tile += blockDim.x / 32) f(of.at(tile));
 }
-// sum += by ∘ other, a number a row.
+// sum += by[:, None] * other for this tile's rows: by [rows], one factor a row.
 template <u32 N> __device__ __forceinline__ void add_rows(float (&sum)[N][4], const float (&other)[N][4], const float* by, const Tile& tile) {
     float of[2] = {by[tile.row(0)], by[tile.row(1)]};
 #pragma unroll

@@ -74,6 +74,7 @@ struct ResidentReverse : ResidentStates {
 
     // Tiles across the widest matrix.
     __device__ u32 most_tiles() const { return max(max(o.key, o.value), width) / (8 * SIDE); }
+    // Returns the array [rows, most_tiles] of row sums `which`.
     __device__ float* part_of(u32 which) const { return parts + which * rows * most_tiles(); }
     // Rows of two tiles multiplied: a sum a row and tile.
     template <u32 N>
@@ -114,6 +115,7 @@ struct ResidentReverse : ResidentStates {
 
     // What the way back takes of a layer: queries, keys and values, and gradients of what was read.
     __device__ Plane values(u32 l) const { return l ? z1 : z0; }
+    // Returns the gradients of what queries read of layer l.
     __device__ Plane read_grads(u32 l) const { return l ? dout : dpreq; }
 
     // Masked products of a layer and of their gradients; dc gets, or begins with, this layer's part.

@@ -121,6 +121,7 @@ struct ResidentStates : Resident {
             get_tile(x, from, tile), set_tile(to, tile, x);
         });
     }
+    // Calls move(gradient, slot, height, wide) for the gradients of both layers' weights and momentum.
     template <class Move> __device__ __forceinline__ void each_grad(const State& of, Move move) const {
         for (u32 l = 0; l < 2; l++) {
             move(grads[l][WEIGHTS], of.x[l], height(l), wide(l));

@@ -77,6 +77,7 @@ struct Mapped : Reverse {
         place_norm(arena);
         if (backward) place_back(call, arena);
     }
+    // Takes the arrays of a backward, by one thread.
     __device__ void place_back(const RecurrentCall& call, Arena& arena) {
         u32 widest = width > o.value ? width : o.value, inner = deep() ? rows : 0, keys = deep() ? o.key : 0;
         Panel given = panel(arena, rows, widest), taken = panel(arena, rows, widest);
@@ -115,6 +116,7 @@ struct Mapped : Reverse {
     }
     // The same of a whole state in one piece.
     __device__ void load_state(const float* state) const { load_states(state, state + behind_first()); }
+    // Stores the block's part of the weights to a state in one piece.
     __device__ void save_state(float* state) const { save_states(state, state + behind_first()); }
     // A head's anchors, and how large they are.
     TOGETHER_OF void begin_anchors(const RecurrentCall& call, u32 head) {

@@ -12,6 +12,7 @@ struct MappedReverse : Mapped {
         if (ANCHORED) clear_anchors(call, index);
         __syncthreads();
     }
+    // Finds the gradients of the anchors of state `index`, and sets them to zero.
     __device__ void clear_anchors(const RecurrentCall& call, u64 index) {
         auto slot = [&](u32 i) { return call.danchor[i] + index * call.sizes[i]; };
         if (threadIdx.x == 0) way_back[0].danchor = low(slot(0)), way_back[1].danchor = high(slot(second()));
@@ -96,6 +97,7 @@ struct MappedReverse : Mapped {
         if (MAP != SOFTMAX) pull_norms<MAP>(sums);
         __syncthreads();
     }
+    // d += map'(x) * W̄ + the norm's part by ⟨W̄, W⟩, of which `sums` are this thread's parts: (54) back, for both layers.
     template <int MAP> __device__ void pull_norms(const float (&sums)[2]) const {
         for (u32 i = lowest(); i < 2; i++) {
             float sum = together(sums[i]);

@@ -63,7 +63,9 @@ struct Layer {
     float q;
     bool literal;
 
+    // Returns the exponent q of the norm.
     template <int MAP> __device__ __forceinline__ float norm() const { return MAP == CUBES ? 4.0f : q; }
+    // True if a weight is the power |x|^{q-2} x of a state's element (the mirror map), false if it is the element itself.
     template <int MAP> __device__ __forceinline__ bool mirrors() const { return MAP == CUBES || !literal; }
     // |x|^{q−2}: an error of the logarithm is one of the power where that is next to nothing.
     template <int MAP> __device__ __forceinline__ float raise(float x) const {
@@ -74,23 +76,31 @@ struct Layer {
         // With q = 4 the order of products counts: gradients with an anchor depend on how they round.
         return MAP == CUBES ? by * x * x * x : mirrors<MAP>() ? by * (raise<MAP>(x) * x) : by * x;
     }
+    // Returns |x|^q, an element's part of the norm.
     template <int MAP> __device__ __forceinline__ float part(float x) const { return raise<MAP>(x) * (x * x); }
     // An element's gradient: `own` as its weight's, with `steep` in it, and `shared` as the norm's.
     template <int MAP> __device__ __forceinline__ float pull(float x, float own, float shared) const {
         float power = raise<MAP>(x);
         return mirrors<MAP>() ? power * (own + shared * x) : own + shared * (power * x);
     }
+    // Returns the derivative's factor of the map: q - 1 with the mirror, else 1.
     template <int MAP> __device__ __forceinline__ float steep() const { return mirrors<MAP>() ? norm<MAP>() - 1.0f : 1.0f; }
 
     // Whether a token reads before it writes, which no memory with an anchor does; the state that it sees; rows of sums.
     __device__ __forceinline__ bool reads_first() const { return !ANCHORED && !after; }
+    // Returns the index of the state that token t reads: t before its write, t + 1 after it.
     __device__ __forceinline__ u32 seen(u32 t) const { return reads_first() ? t : t + 1; }
     // Whether token t sees a state of a call as it is, and no distributions made of it.
     __device__ __forceinline__ bool sees_given(u32 t) const { return reads_first() && opens && t == 0; }
+    // Returns how many states have sums of columns: one a token, and the last one if tokens read first.
     __device__ __forceinline__ u32 looks() const { return reads_first() ? tokens + 1 : tokens; }
+    // Returns the tiles side by side.
     __device__ u32 across() const { return wide / TILE; }
+    // Returns the tiles of the state [height,wide].
     __device__ u32 tiles() const { return height / TILE * across(); }
+    // Returns the chunks of CHUNK tokens in a group.
     __device__ u32 chunks() const { return (rows + CHUNK - 1) / CHUNK; }
+    // Returns the array [rows] of the per-token scalar `which`.
     __device__ float* number(u32 which) const { return numbers + which * rows; }
     // A token's elements in shared memory: key, query, value, what else columns have on the way back, numbers.
     __device__ u32 staged() const { return 2 * height + 4 * wide + NUMBERS; }
@@ -135,6 +145,7 @@ template <int MAP, u32 MORE> __device__ __forceinline__ void put_on_stage(const 
 // Four and eight neighbours.
 struct Quad {
     float x[4];
+    // Loads x[0:4] from a multiple of 16 bytes.
     __device__ __forceinline__ explicit Quad(const float* from) {
         float4 all = *(const float4*)from;
         x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
@@ -156,6 +167,7 @@ struct Tile {
     float x[4][8];
     u32 row, column;
 
+    // Finds where the thread's part of tile number `tile` begins.
     __device__ __forceinline__ Tile(const Layer& l, u32 tile) {
         // Eight lanes down, four across.
         u32 across = l.across(), lane = threadIdx.x % 32;
@@ -184,6 +196,7 @@ struct Tile {
     template <int MAP> __device__ __forceinline__ void count_from_equal(const Layer& l, float unit) {
         if (MAP == SOFTMAX) each([&](u32 i, u32 j) { x[i][j] += unit * l.equal; });
     }
+    // to[tile] = unit * x
     __device__ __forceinline__ void store(Panel to, float unit) const {
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
@@ -199,6 +212,7 @@ struct Tile {
             ((float4*)to)[n * 32 + threadIdx.x % 32] = make_float4(of[0], of[1], of[2], of[3]);
         }
     }
+    // Reads back what `keep` stored.
     __device__ __forceinline__ void recall(const float* from) {
 #pragma unroll
         for (u32 n = 0; n < 8; n++) {
@@ -237,17 +251,19 @@ template <u32 N> __device__ __forceinline__ void halve(float (&sums)[N], u32 mas
         sums[n] = own + shuffle_xor(away, mask);
     }
 }
+// to [N / 2] = from[:N / 2]
 template <u32 N> __device__ __forceinline__ void first_half(float (&to)[N / 2], const float (&from)[N]) {
 #pragma unroll
     for (u32 n = 0; n < N / 2; n++) to[n] = from[n];
 }
-// Sums of eight columns over rows, which lie in lanes four apart: each lane has one of them. Which one, in the tile.
+// Sums eight columns over a tile's 32 rows, which lie in lanes four apart: each lane returns the sum of one column.
 __device__ __forceinline__ float sum_columns(float (&sums)[8]) {
     // Eight sums by eight lanes take seven exchanges.
     float four[4], two[2];
     halve(sums, 16), first_half(four, sums), halve(four, 8), first_half(two, four), halve(two, 4);
     return two[0];
 }
+// Returns the column of the tile whose sum `sum_columns` leaves in this lane.
 __device__ __forceinline__ u32 column_of_lane() {
     u32 lane = threadIdx.x % 32;
     return (lane & 16) + lane % 4 * 4 + (lane & 8) / 4 + (lane & 4) / 4;
