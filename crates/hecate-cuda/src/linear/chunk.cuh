@@ -56,6 +56,7 @@ struct Chunk {
     __device__ __forceinline__ Chunk(const Sequence& of, u32 number)
         : head(of.head), tokens(number * CHUNK < of.tokens ? min(CHUNK, of.tokens - number * CHUNK) : 0), state(of.state),
           row(of.first + (u64)number * CHUNK), kept(of.kept + (u64)number * of.heads) {}
+    // Finds chunk `number` of the sequence and head of `state`.
     __device__ Chunk(const Linear& p, u64 state, u32 number) : Chunk(Sequence(p, state), number) {}
 
     // Token and head in arrays [rows,H].
@@ -237,6 +238,7 @@ struct RowSums {
 
     // Place `i` of a tile belongs to the upper row for i < 2, else to the lower.
     __device__ __forceinline__ void add(u32 i, float value) { x[i / 2] += value; }
+    // to[row] += the sum over the four lanes that share a row, for both rows of the thread.
     __device__ __forceinline__ void finish(u32 row, float* to) {
         #pragma unroll
         for (u32 i = 0; i < 2; i++) {

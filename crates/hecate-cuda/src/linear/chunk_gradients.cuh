@@ -77,8 +77,11 @@ struct Gradients {
 
     // A[t] and b[t], t = 0..CHUNK; c and E of the last token.
     __device__ __forceinline__ const float* a() const { return vectors + AT_A; }
+    // Returns b [CHUNK + 1], the factors of S before the chunk.
     __device__ __forceinline__ const float* b() const { return vectors + AT_B; }
+    // Returns c [CHUNK], how much of each write is in M after the last token.
     __device__ __forceinline__ const float* last_c() const { return vectors + AT_C; }
+    // Returns E [CHUNK], how much of each write is in S after the last token.
     __device__ __forceinline__ const float* last_e() const { return vectors + AT_E; }
 
     // All that does not depend on columns, and sums at zero.
@@ -173,6 +176,7 @@ struct Gradients {
     static __device__ __forceinline__ auto of_keys(const float* x) {
         return [x](u32 i, u32 j) { return x[i * STRIDE + j]; };
     }
+    // Returns rows of columns [.,NARROW] as a factor of products.
     static __device__ __forceinline__ auto of_columns(const float* x) {
         return [x](u32 i, u32 c) { return x[i * NARROW + c]; };
     }
@@ -299,8 +303,12 @@ struct Gradients {
 
     // Once all columns are through.
     __device__ __forceinline__ void build_tables(float* first);
+    // dN, dG and dc of (31), then the parts of dQ and dK that come through the squares.
     __device__ __forceinline__ void squares();
+    // Takes gradients of the masks back to a and η, one column a thread, equation (32).
     __device__ __forceinline__ void back_through_tables();
+    // The same of the states before the chunk, by one thread; to[0] gets that of a, to[1] that of η.
     __device__ __forceinline__ void back_to_first(const float* first, const float* last, float (*to)[CHUNK]);
+    // Writes the gradients of w, r, a and η of each token, four threads a token.
     __device__ __forceinline__ void write_gates(const float (*first)[CHUNK]);
 };

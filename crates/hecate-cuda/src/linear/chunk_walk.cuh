@@ -47,8 +47,11 @@ struct ChunkWalk {
 
     // A[t] and b[t], t = 0..CHUNK; c and E of the chunk's last token.
     __device__ __forceinline__ const float* a() const { return vectors + AT_A; }
+    // Returns b [CHUNK + 1], the factors of S before the chunk.
     __device__ __forceinline__ const float* b() const { return vectors + AT_B; }
+    // Returns c [CHUNK], how much of each write is in M after the last token.
     __device__ __forceinline__ const float* last_c() const { return vectors + AT_C; }
+    // Returns E [CHUNK], how much of each write is in S after the last token.
     __device__ __forceinline__ const float* last_e() const { return vectors + AT_E; }
 
     // Factors of products, as functions of row and column: an array of shared memory as it lies, or transposed.
@@ -56,6 +59,7 @@ struct ChunkWalk {
     static __device__ __forceinline__ auto rows(const float* x) {
         return [x](u32 i, u32 j) { return x[i * BETWEEN + j]; };
     }
+    // Returns x.T as a factor of products, with rows of x BETWEEN elements apart.
     template <u32 BETWEEN>
     static __device__ __forceinline__ auto transposed(const float* x) {
         return [x](u32 i, u32 j) { return x[j * BETWEEN + i]; };

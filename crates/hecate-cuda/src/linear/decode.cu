@@ -177,6 +177,7 @@ template <bool MOMENTUM> struct Kept {
     static constexpr u32 COLUMNS = 1, COUNT = 4;
     float m[COUNT], s[COUNT];
 
+    // Loads the thread's first COUNT rows of its column of M and S.
     __device__ __forceinline__ Kept(const Decode& args, const Share<1>& mine, float*) {
 #pragma unroll
         for (u32 n = 0; n < COUNT; n++) {
@@ -214,6 +215,7 @@ template <bool MOMENTUM> struct Held {
     static constexpr u32 COLUMNS = 4;
     float *m, *s;
 
+    // Starts asynchronous copies of the head's M and S [K,V] to shared memory.
     __device__ __forceinline__ Held(const Decode& args, const Share<4>&, float* to) : m(to), s(to + args.key * args.value) {
         const u32 count = args.key * args.value;
         // Blocks are heads of sequences, whose memories follow each other.
@@ -225,10 +227,12 @@ template <bool MOMENTUM> struct Held {
         copies_commit();
     }
 
+    // Returns the elements of shared memory that both take.
     static __device__ __forceinline__ u32 room(const Decode& args) { return args.key * args.value * (MOMENTUM ? 2 : 1); }
     // This thread's part is there; the block has to meet.
     __device__ __forceinline__ void arrive() const { copies_wait<0>(); }
 
+    // Calls `take` with each of the thread's rows: its number, its place in the state, and four columns of M and S.
     template <class Take> __device__ __forceinline__ void each(const Decode& args, const Share<4>& mine, const Take& take) const {
         if (!mine.any) return;
 #pragma unroll 4

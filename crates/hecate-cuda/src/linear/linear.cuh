@@ -90,13 +90,16 @@ struct Own {
     float x[R];
     // Registers need no place.
     __device__ __forceinline__ void at(float*) {}
+    // Returns the thread's element i, in a register.
     __device__ __forceinline__ float& operator[](u32 i) { return x[i]; }
 };
 // Of memory: neighbouring threads have neighbouring elements.
 template <>
 struct Own<0> {
     float* x;
+    // Places the thread's elements from `base` on.
     __device__ __forceinline__ void at(float* base) { x = base + threadIdx.x; }
+    // Returns the thread's element i, in memory.
     __device__ __forceinline__ float& operator[](u32 i) { return x[(u64)i * blockDim.x]; }
 };
 
@@ -219,6 +222,7 @@ struct HeadTile {
 __device__ __forceinline__ u32 bits_of(Array x, u64 i) {
     return x.type == 0 ? ((const u32*)x.data)[i] : ((const u16*)x.data)[i];
 }
+// Converts an element's bits to a float, by the array's type.
 __device__ __forceinline__ float number_of(Array x, u32 bits) {
     return x.type == 0 ? __uint_as_float(bits) : x.type == 1 ? from_bf16((u16)bits) : from_f16((u16)bits);
 }
@@ -270,6 +274,7 @@ struct ValuesAhead {
         }
     }
 
+    // to [TILE,COLUMNS] = the fetched values as floats.
     __device__ __forceinline__ void put(Array from, float* to) {
         #pragma unroll
         for (u32 j = 0; j < EACH; j++) {
@@ -290,6 +295,7 @@ struct GatesAhead {
         if (threadIdx.x < count) x = gates_of(p, head_tile.token(p, token + threadIdx.x));
     }
 
+    // to[t] = (w, r, a, η) of token t < count, from the gates of the rule.
     __device__ __forceinline__ void put(const Linear& p, u32 count, Four* to) {
         if (threadIdx.x < count) to[threadIdx.x] = lower(p, x);
     }

@@ -16,7 +16,9 @@ struct Segments {
     const u32* table;
     u32 sequences, each;
 
+    // Returns the first segment of a sequence.
     __device__ u32 first(u32 sequence) const { return table ? table[sequence] : sequence * each; }
+    // Returns the sequence of a segment.
     __device__ u32 owner(u32 segment) const { return table ? table[sequences + 1 + segment] : segment / each; }
 };
 
@@ -85,6 +87,7 @@ struct Joining {
     __device__ T* place(T* m, T* s, u64 state, u32 row, u32 wide) const {
         return (row < args.key ? m : s) + (state * args.key + row % args.key) * wide + column;
     }
+    // Returns four columns of row `row` of [M; S]; zeros outside.
     __device__ float4 read(const float* m, const float* s, u64 state, u32 row, u32 wide) const {
         if (row >= rows) return float4{};
         const float* from = place(m, s, state, row, wide);
@@ -93,6 +96,7 @@ struct Joining {
         for (u32 c = 0; c < 4; c++) x[c] = column + c < args.value ? from[c] : 0.0f;
         return make_float4(x[0], x[1], x[2], x[3]);
     }
+    // Stores four columns of row `row` of [M; S].
     __device__ void write(float* m, float* s, u64 state, u32 row, float4 x) const {
         if (row >= rows) return;
         float* to = place(m, s, state, row, args.value);

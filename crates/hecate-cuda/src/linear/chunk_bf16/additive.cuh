@@ -67,10 +67,15 @@ struct Additive {
     __device__ __forceinline__ Chunk chunk(u32 n) const { return Chunk(sequence, BACK ? count - 1 - n : n); }
     // Parts of a step's chunk in shared memory; steps take places in turn.
     __device__ __forceinline__ u16* stage(u32 n) const { return (u16*)(shared + n % STAGES * STAGE); }
+    // Returns the tile [CHUNK,KEYS] of rows that write: keys, or queries on the way back.
     __device__ __forceinline__ Rows writers(u32 n) const { return {stage(n)}; }
+    // Returns the tile [CHUNK,COLUMNS] of values, or dO on the way back.
     __device__ __forceinline__ Rows values(u32 n) const { return {stage(n) + Rows::SIZE}; }
+    // Returns the tile [CHUNK,KEYS] of rows that read: queries, or keys on the way back.
     __device__ __forceinline__ Rows readers(u32 n) const { return {stage(n) + 2 * Rows::SIZE}; }
+    // Returns the tile [CHUNK,CHUNK] of masked products of readers and writers; two steps alternate.
     __device__ __forceinline__ Square square(u32 n) const { return {(u16*)(shared + SQUARES) + n % 2 * SQUARE}; }
+    // Returns the vectors of a step's chunk, by the offsets READS to VECTORS; two steps alternate.
     __device__ __forceinline__ float* vectors(u32 n) const { return (float*)(shared + VECTORS_AT) + n % 2 * VECTORS; }
     // First column of this warp.
     static __device__ __forceinline__ u32 warp_column() { return threadIdx.x / 32 * 16; }
@@ -98,25 +103,39 @@ struct Additive {
 
     // Threads that read ahead, and threads that make.
     __device__ __forceinline__ void fetch(u32 n) const;
+    // Fetches chunk after chunk until the segment ends.
     __device__ __forceinline__ void read_ahead() const;
     // Gates of two neighbouring tokens.
     struct Pair {
         float2 log_a, theta;
     };
+    // Returns this thread's number among those that make squares and factors.
     static __device__ __forceinline__ u32 who() { return threadIdx.x - HOLDERS; }
+    // Loads the gates of this thread's two neighbouring tokens.
     __device__ __forceinline__ Pair gates(u32 n) const;
+    // Computes the chunk's vectors: factors of reads and writes and logarithms of decays.
     __device__ __forceinline__ void factors(const Pair& gates, u32 n) const;
+    // g [CHUNK,CHUNK] = readers @ writers.T, unmasked.
     __device__ __forceinline__ void multiply_rows(Sums<8>& g, u32 n) const;
+    // square = mask ∘ g, with the decays between tokens.
     __device__ __forceinline__ void apply_mask(Sums<8>& g, u32 n) const;
+    // Makes the square and the vectors of chunk `n`, and loads the gates of the next one.
     __device__ __forceinline__ void make(Pair& gates, u32 n) const;
+    // Makes those of all chunks of the segment.
     __device__ __forceinline__ void make_all() const;
 
     // Threads that hold a state.
     __device__ __forceinline__ void values_of(Lefts<4>& v, u32 n) const;
+    // Turns values into halves with a scale a column.
     __device__ __forceinline__ void halve(Lefts<4>& v, float (&down)[2]) const;
+    // Writes the state before a chunk to `kept`.
     __device__ __forceinline__ void keep_state(const Lefts<KEYS / 16>& state, u32 n) const;
+    // x [CHUNK,COLUMNS] = reads ∘ (readers @ m) + square @ values.
     __device__ __forceinline__ void read(Sums<8>& x, const Columns<KEYS>& m, u32 n) const;
+    // m = decay * m, before the chunk's writes are added.
     __device__ __forceinline__ void begin_write(Columns<KEYS>& m, u32 n) const;
+    // Writes a chunk's outputs.
     __device__ __forceinline__ void store(const Sums<8>& x, u32 n) const;
+    // Takes the state through all chunks of the segment.
     __device__ __forceinline__ void take_through() const;
 };

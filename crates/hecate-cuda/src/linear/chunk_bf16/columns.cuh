@@ -29,6 +29,7 @@ __device__ __forceinline__ void times_all(Sums<8>& x, const Lefts<STEPS>& a, Til
 // What a caller does meanwhile that has nothing to do.
 // Costs no instruction.
 struct Nothing {
+    // Does nothing.
     __device__ __forceinline__ void operator()() const {}
 };
 
@@ -59,6 +60,7 @@ struct Columns {
     __device__ __forceinline__ void read(const Linear& p, const float* x, u32 first) {
         each(p, x, first, [&](u32 n, u32 i, const float* at, bool inside) { sums.x[n][i] = inside ? *at : 0.0f; });
     }
+    // Stores the columns to a matrix [K,V] of floats.
     __device__ __forceinline__ void write(const Linear& p, float* x, u32 first) const {
         each(p, x, first, [&](u32 n, u32 i, float* at, bool inside) { if (inside) *at = sums.x[n][i]; });
     }

@@ -94,6 +94,7 @@ struct Transition2x2 {
     static __device__ __forceinline__ Transition2x2 none() { return {1.0f, 0.0f, 1.0f}; }
     // What comes to (c, E), and what the gradients of what came give back.
     __device__ __forceinline__ float2 forth(float2 x) const { return make_float2(a * x.x + b * x.y, e * x.y); }
+    // Returns the gradient of x, given that of `forth(x)`.
     __device__ __forceinline__ float2 back(float2 x) const { return make_float2(a * x.x, b * x.x + e * x.y); }
     // This one, then another.
     __device__ __forceinline__ Transition2x2 then(Transition2x2 next) const {

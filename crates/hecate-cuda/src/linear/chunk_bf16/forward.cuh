@@ -65,14 +65,21 @@ struct Forward {
 
     // Where each part of chunk `n` lies; chunks take places in turn.
     __device__ __forceinline__ Keys keys(u32 n) const { return {(u16*)(shared + n % FRONTS * FRONT)}; }
+    // Returns the block's columns of values [CHUNK, 16 * WARPS] of chunk n.
     __device__ __forceinline__ Values values(u32 n) const { return {keys(n).x + Keys::SIZE}; }
+    // Returns T [CHUNK,CHUNK] of chunk n, the solved inverse.
     __device__ __forceinline__ Square solution(u32 n) const { return {values(n).x + Values::SIZE}; }
+    // Returns the vectors that the first warps read of chunk n.
     __device__ __forceinline__ float* front_vectors(u32 n) const { return (float*)(solution(n).x + Square::SIZE); }
+    // Returns the queries [CHUNK,KEYS] of chunk n, for the second warps.
     __device__ __forceinline__ Keys queries(u32 n) const { return {(u16*)(shared + FRONTS * FRONT + n % 2 * BACK)}; }
+    // Returns Y ∘ Q Kᵀ [CHUNK,CHUNK] of chunk n.
     __device__ __forceinline__ Square reads(u32 n) const { return {queries(n).x + Keys::SIZE}; }
+    // Returns the vectors that the second warps read of chunk n.
     __device__ __forceinline__ float* back_vectors(u32 n) const { return (float*)(reads(n).x + Square::SIZE); }
     // Factor `i` of this pair and lane: M, then Z, then S.
     __device__ __forceinline__ u8* left_places(u32 n) const { return shared + FRONTS * FRONT + 2 * BACK + n % 2 * LEFT_BYTES; }
+    // Returns where this lane's 16 bytes of left factor i of its pair lie.
     __device__ __forceinline__ uint4* left_factors(u32 n, u32 i) const {
         return (uint4*)left_places(n) + (threadIdx.x / 32 % WARPS * FACTORS + i) * 32 + threadIdx.x % 32;
     }
@@ -277,8 +284,12 @@ struct Forward {
 
     // What the second warps do.
     __device__ __forceinline__ void narrow(Lefts<4>& z, const float (&down)[2]) const;
+    // Takes Z of chunk n as left factors from the first warps, with a scale a column.
     __device__ __forceinline__ void take_solution(Lefts<4>& z, float (&down)[2], u32 n) const;
+    // out [CHUNK,16] = a⁺ ∘ (Q @ M) + b⁺ ∘ (Q @ S) + (Y ∘ Q Kᵀ) @ Z, equation (20), for chunk n.
     __device__ __forceinline__ void read(u32 n) const;
+    // Writes M and S before chunk n, and Z, for a backward.
     __device__ __forceinline__ void keep_states(u32 n, const Chunk& chunk) const;
+    // Goes through chunks begin to end, one chunk behind the first warps.
     __device__ __forceinline__ void follow(u32 begin, u32 end, bool reads, bool fetches) const;
 };

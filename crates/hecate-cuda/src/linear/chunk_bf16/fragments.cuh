@@ -68,6 +68,7 @@ __device__ __forceinline__ void load_fragment(const uint4* from, u32 (&x)[4]) { 
 __device__ __forceinline__ Four read_gates(const Linear& p, const Chunk& chunk) {
     return threadIdx.x < chunk.tokens ? gates_of(p, chunk.token(p, threadIdx.x)) : Four{};
 }
+// Returns w, r, a, η of this thread's token; 0, 0, 1, 1 after the chunk's last one.
 __device__ __forceinline__ Four token_gates(const Linear& p, const Chunk& chunk, Four gate) {
     return threadIdx.x < chunk.tokens ? lower(p, gate) : Four{0.0f, 0.0f, 1.0f, 1.0f};
 }
@@ -76,6 +77,7 @@ __device__ __forceinline__ Four token_gates(const Linear& p, const Chunk& chunk,
 // holds two neighbouring columns of each row: these are the two elements that it multiplies them by.
 struct ByToken {
     const float* x;
+    // Returns the thread's two elements of tile n.
     __device__ __forceinline__ float2 operator()(u32 n) const { return *(const float2*)(x + 8 * n + threadIdx.x % 4 * 2); }
 };
 // The same, read ahead.
@@ -86,6 +88,7 @@ struct Held {
         #pragma unroll
         for (u32 n = 0; n < CHUNK / 8; n++) x[n] = by(n);
     }
+    // Returns the thread's two elements of tile n.
     __device__ __forceinline__ float2 operator()(u32 n) const { return x[n]; }
 };
 
@@ -119,6 +122,7 @@ struct Sums {
             x[n][0] *= f.x, x[n][1] *= f.y, x[n][2] *= f.x, x[n][3] *= f.y;
         }
     }
+    // x -= by[None, :] * y, with one factor for each token, a column.
     template <class F>
     __device__ __forceinline__ void subtract(const Sums& y, const F& by) {
         #pragma unroll

@@ -65,6 +65,7 @@ struct Gradients : Products<KEYS, APART, S> {
     struct Pieces {
         uint4 v[PIECES], solved[PIECES];
     };
+    // Loads V and Λ of the thread's token, PIECES vectors of eight columns; zeros outside.
     __device__ __forceinline__ void read_values(Pieces& x, u32 first) const {
         // Neighbouring threads have neighbouring pieces of one token.
         const u32 t = threadIdx.x / Own::SHARING, c = first + threadIdx.x % Own::SHARING * 8;
@@ -341,6 +342,7 @@ struct Gradients : Products<KEYS, APART, S> {
     }
     // By way of where dN and dG were, after a barrier, so that whole lines are written.
     static_assert(WARPS * 16 * COLUMNS <= 2 * Base::SQUARES, "each warp has its place");
+    // to = x rounded to bfloat16, rows of [rows,H,K], by way of shared memory.
     __device__ __forceinline__ void store_lines(const Keys& x, u16* to) const {
         // Pieces of 16 bytes of a warp's row, and rows that a warp writes at once.
         constexpr u32 PIECES = COLUMNS / 8, TOGETHER = 32 / PIECES;

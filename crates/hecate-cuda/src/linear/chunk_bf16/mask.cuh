@@ -59,11 +59,13 @@ struct MaskGradient<false> {
     __device__ __forceinline__ void join() {
         if (threadIdx.x < 16) mask.join(threadIdx.x);
     }
+    // Loads c[t,j] and c[t-1,j] of a thread's two rows and two columns.
     __device__ __forceinline__ void at(u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) const {
         mask.at(i, j, now, before);
     }
     // A and b of the state before token t.
     __device__ __forceinline__ float a_of(u32 t) const { return t ? mask.state(t - 1) : 1.0f; }
+    // Without momentum there is no b.
     __device__ __forceinline__ float b_of(u32) const { return 0.0f; }
 
     // The gradient of a block's c, of a warp.
@@ -167,6 +169,7 @@ struct MaskGradient<true> {
     // Gates a and η of a sub-chunk, all read at once: nothing below waits for one after another.
     struct SubChunkGates {
         float a[16], eta[16];
+        // Reads the gates of 16 tokens from `top` on.
         __device__ __forceinline__ SubChunkGates(const Gates& gates, u32 top) {
             read_all(a, gates[2] + top);
             read_all(eta, gates[3] + top);
@@ -237,7 +240,9 @@ struct MaskGradient<true> {
     __device__ __forceinline__ void at(u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) const {
         masks_at(&c[0][0], i, j, now, before);
     }
+    // Returns A of the state before token t.
     __device__ __forceinline__ float a_of(u32 t) const { return a[t]; }
+    // Returns b of the state before token t.
     __device__ __forceinline__ float b_of(u32 t) const { return b[t]; }
 
     // The gradient of a block's c [16,16], of a warp: each element has its place in the table.

@@ -70,10 +70,15 @@ struct Reverse {
 
     // Where each part of the chunk in place `stage` lies.
     __device__ __forceinline__ Keys keys(u32 stage) const { return {(u16*)(shared + stage * STAGE)}; }
+    // Returns Q [CHUNK,KEYS] of the chunk in place `stage`.
     __device__ __forceinline__ Keys queries(u32 stage) const { return {keys(stage).x + Keys::SIZE}; }
+    // Returns dO, later Λ [CHUNK, 16 * WARPS], as halves.
     __device__ __forceinline__ Values outputs(u32 stage) const { return {queries(stage).x + Keys::SIZE}; }
+    // Returns T [CHUNK,CHUNK].
     __device__ __forceinline__ Square solution(u32 stage) const { return {outputs(stage).x + Values::SIZE}; }
+    // Returns Y ∘ Q Kᵀ [CHUNK,CHUNK].
     __device__ __forceinline__ Square reads(u32 stage) const { return {solution(stage).x + Square::SIZE}; }
+    // Returns the chunk's vectors, by the offsets OF_*.
     __device__ __forceinline__ float* vectors(u32 stage) const { return (float*)(reads(stage).x + Square::SIZE); }
     // One of the vectors of that chunk.
     __device__ __forceinline__ ByToken by(u32 stage, u32 which) const { return {vectors(stage) + which * CHUNK}; }
@@ -264,8 +269,12 @@ struct Reverse {
 
     // What the other warps do.
     __device__ __forceinline__ void prefetch(Prefetched& x, const Chunk& chunk) const;
+    // Stores the prefetched dO as halves, and the vectors, in place `stage`.
     __device__ __forceinline__ void place_prefetched(const Prefetched& x, u32 stage) const;
+    // Writes Λ and w ∘ Λ of a chunk to global memory.
     __device__ __forceinline__ void store_solved(const Chunk& chunk, u32 step, u32 stage) const;
+    // Writes dM and dS after a chunk to global memory.
     __device__ __forceinline__ void keep_states(const Chunk& chunk, u32 step) const;
+    // Serves the columns' warps through all chunks: loads ahead and writes their results down.
     __device__ __forceinline__ void attend(u32 count, bool loads, bool stores) const;
 };

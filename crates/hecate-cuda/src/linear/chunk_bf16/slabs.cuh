@@ -42,6 +42,7 @@ struct Slabs {
     static __device__ __forceinline__ u32 copied_row() {
         return threadIdx.x / 32 * TURNS / (KEYS / 16) * 16 + threadIdx.x % 16;
     }
+    // Returns the first column of the lane's half of a tile.
     static __device__ __forceinline__ u32 copied_column() {
         return threadIdx.x / 32 * TURNS % (KEYS / 16) * 16 + threadIdx.x % 32 / 16 * 8;
     }
@@ -123,6 +124,7 @@ struct Slabs {
         const u32 r = threadIdx.x % 32 / 4;
         return threadIdx.x / KEYS * 8 + (GROUP ? r / 2 + r % 2 * 4 : r);
     }
+    // Returns the first column of the thread's pieces of a slab.
     static __device__ __forceinline__ u32 column() { return threadIdx.x % KEYS / 32 * 32 + threadIdx.x % 4 * 8; }
     static_assert(APART % 16 == 0, "tiles are whole");
     // Rows from `first` on of a state of this chunk; zeros past V.

@@ -57,6 +57,7 @@ __device__ __forceinline__ void fetch_tile(
     u16* at = to.at(who / (WIDTH / 8), who % (WIDTH / 8) * 8);
     fetch_part<WIDTH, COUNT>(p, chunk, x, width, first, at, STEP * to.STRIDE, who);
 }
+// Starts copies of the chunk's rows of x [rows,H,width], WIDTH columns from `first` on, to rows of `to` that lie `stride` apart.
 template <u32 WIDTH, u32 COUNT>
 __device__ __forceinline__ void fetch_rows(
     const Linear& p, const Chunk& chunk, const void* x, u32 width, u32 first, u16* to, u32 stride, u32 who
@@ -89,6 +90,7 @@ __device__ __forceinline__ void clear_above(Tile<CHUNK, GROUP> square, u32 who) 
 
 // Both bfloat16 of a word as 32-bit floats: their bits are the upper half of a float's.
 __device__ __forceinline__ float low_half(u32 x) { return __uint_as_float(x << 16); }
+// Returns the upper bfloat16 of a word as a float.
 __device__ __forceinline__ float high_half(u32 x) { return __uint_as_float(x & 0xffff0000u); }
 
 // Two right factors [16,8] side by side, [16,16], out of a tile whose rows are their columns, or, across, are their rows.
@@ -118,6 +120,7 @@ __device__ __forceinline__ void left(u32 (&x)[4], Tile<COLUMNS, GROUP> tile, u32
     const u32 lane = threadIdx.x % 32;
     load_matrices(x, tile.at(row + lane / 8 % 2 * 8 + lane % 8, depth + lane / 16 * 8));
 }
+// Loads a left factor [16,16] out of a tile whose rows are its columns.
 template <u32 COLUMNS, bool GROUP>
 __device__ __forceinline__ void left_across(u32 (&x)[4], Tile<COLUMNS, GROUP> tile, u32 row, u32 depth) {
     const u32 lane = threadIdx.x % 32;
