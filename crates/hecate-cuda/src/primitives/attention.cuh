@@ -104,6 +104,7 @@ __device__ __forceinline__ Four four(const float* x) { return *(const Four*)x; }
 
 // A thread among 16 x 16.
 __device__ __forceinline__ int thread_row() { return threadIdx.x / 16; }
+// Returns the thread's column among 16.
 __device__ __forceinline__ int thread_column() { return threadIdx.x % 16; }
 
 // Blocks are counted by job, then head, then part of the keys, then slab of columns.
@@ -129,6 +130,7 @@ __device__ __forceinline__ u64 unit_row(const AttentionCall& call, const Job& jo
 __device__ __forceinline__ u64 cache_row(const AttentionCall& call, const Job& job, int place) {
     return ((u64)job.n * call.kept + place) * call.heads + job.head;
 }
+// Returns the row of a token of this call in arrays [rows,Hkv,..].
 __device__ __forceinline__ u64 token_row(const AttentionCall& call, const Job& job, int token) {
     return ((u64)job.start + token) * call.heads + job.head;
 }
@@ -264,6 +266,7 @@ __device__ __forceinline__ float row_sum(float x) {
     for (u32 mask = 8; mask > 0; mask >>= 1) x += shuffle_xor(x, mask);
     return x;
 }
+// Returns the largest of a row's 16 threads.
 __device__ __forceinline__ float row_max(float x) {
 #pragma unroll
     for (u32 mask = 8; mask > 0; mask >>= 1) {
@@ -293,6 +296,7 @@ __device__ __forceinline__ Seen seen(const AttentionCall& call, const Job& job, 
 struct Part {
     int first, end;
 };
+// Returns the range of keys of part `part` of `parts`.
 __device__ __forceinline__ Part part_of(const Seen& all, int part, int parts, int tile) {
     const int keys = ((all.count + tile - 1) / tile + parts - 1) / parts * tile, first = part * keys;
     return Part{first, first + keys < all.count ? first + keys : all.count};

@@ -297,6 +297,7 @@ __device__ __forceinline__ void gradients(const Gradients& args, float (&shared)
     for (u32 j = 0; j < TAPS; j++) parts[j] = (float)sums[j];
 }
 
+// Returns the same arguments with TYPE as a constant.
 template <u32 TYPE> __device__ __forceinline__ Gradients of_type(Gradients args) {
     args.call = of_type<TYPE>(args.call);
     args.dy.type = args.dfinal.type = args.dx.type = args.dstate.type = TYPE;

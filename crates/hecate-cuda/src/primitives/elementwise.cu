@@ -80,9 +80,11 @@ struct MapForward {
     u64 count;
     u32 map;
 
+    // Returns the same with `type` as a constant, which the compiler can see.
     __device__ __forceinline__ MapForward of_type(u32 type) const {
         return {{x.data, type}, {y.data, type}, count, map};
     }
+    // y[i:i+N] = map(x[i:i+N])
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
         Run<N> y = load_run<N>(x, i);
         BY_MAP(map, for (u32 n = 0; n < N; n++) y.x[n] = mapped<MAP>(y.x[n]))
@@ -99,9 +101,11 @@ struct MapBackward {
     u64 count;
     u32 map;
 
+    // Returns the same with a constant type.
     __device__ __forceinline__ MapBackward of_type(u32 type) const {
         return {{x.data, type}, {dy.data, type}, {dx.data, type}, count, map};
     }
+    // dx[i:i+N] = map′(x[i:i+N]) * dy[i:i+N]
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
         Run<N> x = load_run<N>(this->x, i), slopes = load_run<N>(dy, i);
         BY_MAP(map, for (u32 n = 0; n < N; n++) slopes.x[n] *= slope<MAP>(x.x[n]))
@@ -118,9 +122,11 @@ struct Gated {
     u64 count;
     u32 map;
 
+    // Returns the same with a constant type.
     __device__ __forceinline__ Gated of_type(u32 type) const {
         return {{x.data, type}, {g.data, type}, {y.data, type}, count, map};
     }
+    // y[i:i+N] = x[i:i+N] * map(g[i:i+N])
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
         Run<N> y = load_run<N>(x, i), g = load_run<N>(this->g, i);
         BY_MAP(map, for (u32 n = 0; n < N; n++) y.x[n] *= mapped<MAP>(g.x[n]))
@@ -140,9 +146,11 @@ struct GatedBackward {
     u64 count;
     u32 map;
 
+    // Returns the same with a constant type.
     __device__ __forceinline__ GatedBackward of_type(u32 type) const {
         return {{x.data, type}, {g.data, type}, {dy.data, type}, {dx.data, type}, {dg.data, type}, count, map};
     }
+    // dx = map(g) * dy and dg = map′(g) * x * dy, for elements i:i+N.
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
         Run<N> x = load_run<N>(this->x, i), g = load_run<N>(this->g, i), dy = load_run<N>(this->dy, i);
         BY_MAP(map, for (u32 n = 0; n < N; n++) {
@@ -182,9 +190,11 @@ struct Combine {
     u64 count, width;
     u32 how;
 
+    // Returns the same with a constant type.
     __device__ __forceinline__ Combine of_type(u32 type) const {
         return {{a.data, type}, {b.data, type}, {y.data, type}, count, width, how};
     }
+    // y[i:i+N] = a[i:i+N] op b[(i:i+N) % width], where op is + * - or /
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
         Run<N> a = load_run<N>(this->a, i), b = load_shared_row<N>(this->b, i, count, width);
         switch (how) {
@@ -206,9 +216,11 @@ struct Biased {
     u64 count, width;
     u32 map;
 
+    // Returns the same with a constant type.
     __device__ __forceinline__ Biased of_type(u32 type) const {
         return {{x.data, type}, {b.data, type}, {y.data, type}, count, width, map};
     }
+    // y[i:i+N] = map(x[i:i+N] + b[(i:i+N) % width])
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
         Run<N> x = load_run<N>(this->x, i), b = load_shared_row<N>(this->b, i, count, width);
         BY_MAP(map, for (u32 n = 0; n < N; n++) x.x[n] = mapped<MAP>(x.x[n] + b.x[n]))
@@ -225,9 +237,11 @@ struct BiasedBackward {
     u64 count, width;
     u32 map;
 
+    // Returns the same with a constant type.
     __device__ __forceinline__ BiasedBackward of_type(u32 type) const {
         return {{x.data, type}, {b.data, type}, {dy.data, type}, {dx.data, type}, count, width, map};
     }
+    // dx[i:i+N] = map′(x[i:i+N] + b[(i:i+N) % width]) * dy[i:i+N]
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
         Run<N> x = load_run<N>(this->x, i), b = load_shared_row<N>(this->b, i, count, width), slopes = load_run<N>(dy, i);
         BY_MAP(map, for (u32 n = 0; n < N; n++) slopes.x[n] *= slope<MAP>(x.x[n] + b.x[n]))
@@ -244,6 +258,7 @@ struct Scale {
     u64 count;
     float factor;
 
+    // y[i:i+N] = factor * x[i:i+N]
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
         Run<N> x = load_run<N>(this->x, i);
         for (u32 n = 0; n < N; n++) x.x[n] *= factor;
@@ -267,9 +282,11 @@ struct Dropout {
     u32 dropped;
     float kept;
 
+    // Returns the same with a constant type.
     __device__ __forceinline__ Dropout of_type(u32 type) const {
         return {{x.data, type}, {y.data, type}, count, key, dropped, kept};
     }
+    // y[i:i+N] = x[i:i+N] * (word < dropped ? 0 : kept), with a random word for each element.
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
         Run<N> y = load_run<N>(x, i);
         for (u32 n = 0; n < N; n += 2) {

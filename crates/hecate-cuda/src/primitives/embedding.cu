@@ -176,6 +176,7 @@ struct GatherBackward {
     u32 wide;
 };
 
+// Returns the same arguments with TYPE as a constant.
 template <u32 TYPE> __device__ __forceinline__ GatherBackward of_type(GatherBackward args) {
     args.dy.type = args.dtable.type = TYPE;
     return args;

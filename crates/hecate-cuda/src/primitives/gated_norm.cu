@@ -21,6 +21,7 @@ template <u32 N, class F> __device__ __forceinline__ void each_run(const RowThre
     for (u64 i = N * thread.index; i < width; i += N * lanes) work(i);
 }
 
+// y = u / sqrt(mean(u²) + epsilon) * w with u = gate(x, g), of rows [rows,width]; `inverse` keeps one over the root.
 template <u32 N> __device__ __forceinline__ void forward(const GatedNorm& args, float* shared) {
     const RowThread thread = row_thread(args.lanes);
     // Threads of a row have the same rows, so all of them reach the barriers of the sum.
@@ -46,6 +47,7 @@ template <u32 N> __device__ __forceinline__ void forward(const GatedNorm& args, 
     }
 }
 
+// Returns the same arguments with TYPE as a constant.
 template <u32 TYPE> __device__ __forceinline__ GatedNorm of_type(GatedNorm args) {
     args.x.type = args.y.type = args.scale.weight.type = args.gate.g.type = TYPE;
     return args;
@@ -119,6 +121,7 @@ template <u32 N> __device__ __forceinline__ void backward(const GatedNormBackwar
     }
 }
 
+// Returns the same arguments with TYPE as a constant.
 template <u32 TYPE> __device__ __forceinline__ GatedNormBackward of_type(GatedNormBackward args) {
     args.x.type = args.dy.type = args.dx.type = args.dg.type = args.scale.weight.type = args.gate.g.type = TYPE;
     return args;

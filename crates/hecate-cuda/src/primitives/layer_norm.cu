@@ -131,6 +131,7 @@ struct LayerNormBackward {
 template <u32 N> struct Terms {
     Run<N> h, n;
 };
+// h = w * dy and n = (x - mean) * r of a run from `column` on.
 template <u32 N>
 __device__ __forceinline__ Terms<N> terms(
     const LayerNormBackward& args, Run<N> x, Run<N> dy, float mean, float r, u64 column
@@ -195,6 +196,7 @@ struct LayerNormGradients {
     u32 lanes;
 };
 
+// Returns the same arguments with TYPE as a constant.
 template <u32 TYPE> __device__ __forceinline__ LayerNormGradients of_type(LayerNormGradients args) {
     args.x.type = args.dy.type = args.dx.type = args.dsum.type = args.weight.type = TYPE;
     return args;

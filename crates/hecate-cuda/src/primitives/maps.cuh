@@ -1,6 +1,7 @@
 // Functions that more than one file of kernels maps elements with.
 #pragma once
 
+// 1 / (1 + exp(-x))
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 // `log(1 + eˣ)`; NaN goes through the comparison.
@@ -19,6 +20,7 @@ __device__ __forceinline__ Sides sides(float x) {
 
 // x σ(x), and what its gradient is times.
 __device__ __forceinline__ float silu(float x) { return x * sides(x).up; }
+// The derivative of silu: σ(x) (1 + x σ(-x)).
 __device__ __forceinline__ float silu_slope(float x) {
     Sides at = sides(x);
     return at.up * (1.0f + x * at.down);

@@ -242,6 +242,7 @@ __device__ __forceinline__ void in_runs(const FewRows& args, const Factor& facto
 struct Column {
     u32 matrix;
     u64 own, columns;
+    // Finds the matrix and the column there of column `column` of all.
     __device__ __forceinline__ Column(const Factor* factors, u64 column) {
         matrix = 0;
         while (column >= factors[matrix].end) matrix++;

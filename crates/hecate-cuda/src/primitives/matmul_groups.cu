@@ -27,6 +27,7 @@ struct Shared {
 struct Tile {
     // Of its first element.
     u64 row, column;
+    // Finds the first element of tile `number`.
     __device__ __forceinline__ Tile(const GroupProduct& args, u64 number) {
         const u64 down = (args.rows + ROWS - 1) / ROWS, across = (args.columns + COLUMNS - 1) / COLUMNS;
         // The last band may be lower.

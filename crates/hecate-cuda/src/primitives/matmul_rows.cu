@@ -44,6 +44,7 @@ struct RowsProduct {
 // Which block of a cluster this is, and how many there are.
 struct Cluster {
     u32 rank, count;
+    // Reads the block's rank and the cluster's size; before sm_90 a block is alone.
     __device__ __forceinline__ Cluster() : rank(0), count(1) {
 #if __CUDA_ARCH__ >= 900
         asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -56,6 +57,7 @@ struct Cluster {
         asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
     }
+    // Waits until all blocks have arrived.
     __device__ __forceinline__ void wait() const {
 #if __CUDA_ARCH__ >= 900
         asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -82,6 +84,7 @@ struct Slice {
     u32 ahead;
     // From row to row of `a` in shared memory: rows after one another begin in other halves of the banks.
     u32 stride;
+    // Divides the steps of the inner dimension among the cluster's blocks.
     __device__ __forceinline__ Slice(const RowsProduct& args, const Cluster& cluster) {
         // `exists` of `matmul_rows.rs` saw to it that steps are whole.
         const u32 steps = (u32)args.inner / DEEP, each = (steps + cluster.count - 1) / cluster.count;
@@ -105,6 +108,7 @@ struct Room {
     // [64,columns], then [64]: sums and squares that blocks of a cluster send
     float* parts;
     u32 columns, placed;
+    // Divides the block's shared memory into these arrays.
     __device__ __forceinline__ Room(const RowsProduct& args, const Cluster& cluster, const Slice& slice, u8* shared) {
         columns = blockDim.x / 4;
         // Stores of pairs meet all banks.
@@ -192,6 +196,7 @@ __device__ __forceinline__ void multiply(float (&x)[4], const uint4& upper, cons
 struct Tile {
     const Matrix* matrix;
     u32 column;
+    // Finds the matrix of tile number `tile` and the tile's first column there.
     __device__ __forceinline__ Tile(const RowsProduct& args, u32 tile) {
         // The first whose tiles reach so far.
         u32 i = 0;
@@ -220,12 +225,14 @@ struct Steps {
     const u16 *b, *after;
     // Where the next is, and how many are asked for before they are taken
     u32 slot, ahead;
+    // Starts the first `ahead` copies of this lane's row of `b`.
     __device__ __forceinline__ Steps(const Room& room, const Slice& slice, const u16* first)
         : place(room.steps + threadIdx.x), b(first), after(nullptr), slot(0) {
         ahead = slice.count < slice.ahead ? slice.count : slice.ahead;
 #pragma unroll 1
         for (u32 i = 0; i < ahead; i++) copy(i, b + i * DEEP);
     }
+    // Starts an asynchronous copy of 16 bytes to place `to`.
     __device__ __forceinline__ void copy(u32 to, const u16* from) {
         copy_16(place + to * blockDim.x, from, true);
         copies_commit();

@@ -219,6 +219,7 @@ __device__ __forceinline__ void normalise_kept_backward(const NormaliseBackward&
     }
 }
 
+// Returns the same arguments with TYPE as a constant.
 template <u32 TYPE> __device__ __forceinline__ NormaliseBackward of_type(NormaliseBackward args) {
     args.x.type = args.dy.type = args.dx.type = args.scale.weight.type = TYPE;
     return args;
@@ -452,6 +453,7 @@ __device__ __forceinline__ void gradients(const NormaliseGradients& args, float*
     else add_up_rows(dw.own, lanes, args.width, shared, (double*)args.parts + part);
 }
 
+// Returns the same arguments with TYPE as a constant.
 template <u32 TYPE> __device__ __forceinline__ NormaliseGradients of_type(NormaliseGradients args) {
     args.x.type = args.dy.type = args.dx.type = args.scale.weight.type = args.gate.g.type = args.dg.type = args.dsum.type = TYPE;
     return args;

@@ -76,7 +76,9 @@ struct Gate {
     // else SiLU
     u32 sigmoid;
 
+    // Returns sigmoid(x), or silu(x).
     __device__ __forceinline__ float value(float x) const { return sigmoid ? sides(x).up : silu(x); }
+    // Returns the derivative of `value` at x.
     __device__ __forceinline__ float slope(float x) const {
         if (!sigmoid) return silu_slope(x);
         const Sides at = sides(x);

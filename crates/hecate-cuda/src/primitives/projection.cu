@@ -84,6 +84,7 @@ template <u32 ROWS> struct Rows {
 struct Column {
     const Factor* factor;
     u64 own, columns;
+    // Finds the matrix and the column there of column `column` of all.
     __device__ __forceinline__ Column(const Projection& args, u64 column) {
         u32 i = 0;
         while (column >= args.factors[i].end) i++;

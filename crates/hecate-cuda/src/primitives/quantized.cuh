@@ -29,6 +29,7 @@ template <u32 FORMAT> constexpr u32 PARTS = BLOCK<FORMAT> / PART;
 // 16 bytes, the first in the lowest bits.
 struct Bytes {
     u32 word[4];
+    // Returns byte i of the sixteen.
     __device__ __forceinline__ u32 operator[](u32 i) const { return word[i / 4] >> 8 * (i % 4) & 255; }
 };
 
@@ -45,6 +46,7 @@ struct EvenBytes {
         // The last may be behind the end where nothing of it is wanted.
         if (shift) word[4] = words[4];
     }
+    // Returns the sixteen bytes, shifted into place.
     __device__ __forceinline__ Bytes bytes() const {
         Bytes all;
 #pragma unroll
@@ -55,7 +57,9 @@ struct EvenBytes {
 // 16 bytes from a multiple of 16 on.
 struct WholeBytes {
     uint4 word;
+    // Loads sixteen bytes at once.
     __device__ __forceinline__ void read(const u8* from) { word = *(const uint4*)from; }
+    // Returns the sixteen bytes.
     __device__ __forceinline__ Bytes bytes() const { return {{word.x, word.y, word.z, word.w}}; }
 };
 
@@ -77,12 +81,14 @@ template <u32 FORMAT> struct RawPart {
     // q4_k and q5_k: d and d', scales, upper bits of q5_k, lower bits. A group of 32 is two parts; a byte has values of two groups.
     WholeBytes head, high, low;
 
+    // Starts loading what part `part` of a block of q4_k or q5_k needs: head, lower and upper bits.
     __device__ __forceinline__ void read(const u8* block, u32 part) {
         // A byte of lower bits has two groups' values, one of upper bits all eight groups'.
         const u32 at = PART * (part % 2);
         head.read(block), low.read(block + BYTES<FORMAT> - 128 + 32 * (part / 4) + at);
         if constexpr (FORMAT == Q5_K) high.read(block + 16 + at);
     }
+    // x [16] = scale * q - minimum, with q of 4 or 5 bits.
     __device__ __forceinline__ void decode(u32 part, float (&x)[PART]) const {
         // The group of 32
         const u32 j = part / 2;
@@ -103,7 +109,9 @@ template <> struct RawPart<Q8_0> {
     u16 d;
     EvenBytes q;
 
+    // Starts loading the scale and sixteen bytes of a block of q8_0.
     __device__ __forceinline__ void read(const u8* block, u32 part) { d = *(const u16*)block, q.read(block + 2 + PART * part); }
+    // x [16] = d * q, with q of 8 bits and a sign.
     __device__ __forceinline__ void decode(u32, float (&x)[PART]) const {
         const float scale = from_f16(d);
         const Bytes all = q.bytes();
@@ -118,12 +126,14 @@ template <> struct RawPart<Q6_K> {
     signed char scale;
     EvenBytes low, high;
 
+    // Starts loading both scales, lower and upper bits of a part of a q6_k block.
     __device__ __forceinline__ void read(const u8* block, u32 part) {
         // Which bytes the part shares with others.
         const u32 half = part / 8, quarter = part % 8 / 2, at = PART * (part % 2);
         d = *(const u16*)(block + 208), scale = ((const signed char*)block)[192 + part];
         low.read(block + 64 * half + 32 * (quarter % 2) + at), high.read(block + 128 + 32 * half + at);
     }
+    // x [16] = d * scale * (q - 32), with q of 6 bits.
     __device__ __forceinline__ void decode(u32 part, float (&x)[PART]) const {
         // One scale for all 16 values
         const u32 quarter = part % 8 / 2;
@@ -142,6 +152,7 @@ template <> struct RawPart<Q6_K> {
 template <u32 FORMAT> __device__ __forceinline__ void read_part(RawPart<FORMAT>& raw, const u8* row, u64 part) {
     raw.read(row + part / PARTS<FORMAT> * BYTES<FORMAT>, (u32)(part % PARTS<FORMAT>));
 }
+// x [16] = part `part` of a row of weights, decoded.
 template <u32 FORMAT> __device__ __forceinline__ void decode(const u8* row, u64 part, float (&x)[PART]) {
     RawPart<FORMAT> raw;
     read_part(raw, row, part);

@@ -69,6 +69,7 @@ __device__ __forceinline__ float low_of(u32 word, u32 i) {
     u32 bits = i < 3 ? word << (19 - 8 * i) : word >> 5;
     return __uint_as_float((bits & 0x00780000) | 0x3f800000);
 }
+// Returns 1 + q / 16 for the upper four bits q of byte i.
 __device__ __forceinline__ float high_of(u32 word, u32 i) {
     u32 bits = i < 2 ? word << (15 - 8 * i) : word >> (8 * i - 15);
     return __uint_as_float((bits & 0x00780000) | 0x3f800000);

@@ -46,6 +46,7 @@ template <u32 TYPE> struct Sums {
             }
         }
     }
+    // Does nothing: 16-bit products have one sum.
     __device__ __forceinline__ void add_up() {}
 };
 
@@ -53,6 +54,7 @@ template <u32 TYPE> struct Sums {
 template <> struct Sums<0> {
     float x[2][4] = {}, big[2][4] = {}, small[2][4] = {}, smaller[2][4] = {};
 
+    // Adds left [16,DEEP] @ right [DEEP,16] of this warp, each factor split into a high and a low part.
     __device__ __forceinline__ void add(const u32* left, const u32* right, u32 band, u32 side) {
         const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -174,6 +176,7 @@ template <u32 TYPE, u32 FORMAT> struct Tile {
         for (u32 e = 0; e < 8; e++)
             if (group == 0) sums.x[e / 4][e % 4] += parts[e * GROUP];
     }
+    // y[rows,columns] of the warp's [16,16] = sums; what lies outside is not stored.
     __device__ __forceinline__ void store_sums(const Sums<TYPE>& sums, u32 band, u32 side) const {
         // A thread has two neighbours of two rows, in both halves of the warp's columns.
         const u64 row = top + band + threadIdx.x % 32 / 4, column = left + side + threadIdx.x % 4 * 2;
@@ -184,6 +187,7 @@ template <u32 TYPE, u32 FORMAT> struct Tile {
         }
     }
 
+    // Computes the block's tile of y = x @ w.T, with stages of the inner dimension shared among groups of warps.
     __device__ __forceinline__ void work(Shared* groups) {
         const u32 warp = member / 32, band = warp % 4 * 16, side = warp / 4 * 16;
         const u32 stages = (u32)((args.inner + VALUES<TYPE> - 1) / VALUES<TYPE>), turns = (stages + GROUPS - 1) / GROUPS;

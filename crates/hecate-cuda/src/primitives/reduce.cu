@@ -110,6 +110,7 @@ template <u32 N> __device__ __forceinline__ void sum_parts(const ColumnParts& ar
     }
 }
 
+// Returns the same arguments with TYPE as a constant.
 template <u32 TYPE> __device__ __forceinline__ ColumnParts of_type(ColumnParts args) {
     args.x.type = args.y.type = TYPE;
     return args;

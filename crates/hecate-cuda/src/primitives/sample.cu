@@ -42,6 +42,7 @@ struct Sample {
 // A token among others: before those of a higher level, and before later ones of its own.
 struct Token {
     u32 level, number;
+    // True if this token ranks before the other one; tokens of level NEVER rank before none.
     __device__ __forceinline__ bool before(const Token& other) const {
         return level < other.level || (level == other.level && level != NEVER && number < other.number);
     }
@@ -74,6 +75,7 @@ __device__ __forceinline__ u64 warp_total(u64 x) {
     for (u32 mask = 16; mask > 0; mask >>= 1) x += __shfl_xor_sync(0xffffffffu, x, mask);
     return x;
 }
+// Every lane gets the sum of 32-bit values over a warp.
 __device__ __forceinline__ u32 warp_total(u32 x) {
 #if __CUDA_ARCH__ >= 800
     return __reduce_add_sync(0xffffffffu, x);
@@ -82,6 +84,7 @@ __device__ __forceinline__ u32 warp_total(u32 x) {
     return x;
 #endif
 }
+// Every lane gets the largest value of a warp.
 __device__ __forceinline__ u64 warp_largest(u64 x) {
     // A butterfly, so that all lanes have it.
     for (u32 mask = 16; mask > 0; mask >>= 1) {
@@ -199,6 +202,7 @@ template <u32 TYPE> struct Row {
     // Of the largest score
     float half;
 
+    // Counts the block's places: tokens of the vocabulary in whole rounds of LANES.
     __device__ __forceinline__ Row(const Sample& args, Group& group, u32* held) : args(args), group(group), held(held) {
         width = LANES / group.cluster.count;
         // The last round of tokens may not be whole: its empty places count too.
@@ -211,15 +215,18 @@ template <u32 TYPE> struct Row {
         const u32 bits = __ffs(width) - 1;
         return place >> bits << 10 | group.cluster.rank << bits | (place & (width - 1));
     }
+    // Returns scores[text, token] of scores [texts,vocabulary].
     __device__ __forceinline__ float score(u32 token) const {
         const u64 text = blockIdx.x / group.cluster.count;
         return load(Array{args.scores.data, TYPE}, text * args.vocabulary + token);
     }
+    // Returns how far a score lies below the largest, in levels; NEVER past the limit.
     __device__ __forceinline__ u32 level(float score) const {
         // Halves of scores, whose difference cannot overflow.
         float distance = half - 0.5f * score;
         return distance < args.limit ? (u32)(distance * args.scale) : NEVER;
     }
+    // Returns the level of the token at a place of this block.
     __device__ __forceinline__ u32 level_at(u32 place) const {
         // Else the score is read again, from the second cache.
         if (held) return held[place];

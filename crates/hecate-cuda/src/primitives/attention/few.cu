@@ -29,6 +29,7 @@ template <int UNITS, int COLUMNS> struct FewBlock {
     float q[UNITS][COLUMNS], out[UNITS][COLUMNS], top[UNITS], total[UNITS];
     int token[UNITS];
 
+    // Finds the block's job and loads its queries.
     __device__ __forceinline__ FewBlock(const Forward& args)
         : args(args), call(args.call), job(job_of_block(args.call, 1, args.parts)),
           group(args.call.query_heads / args.call.heads), units((int)job.length * group), lane(threadIdx.x % 32),
@@ -130,6 +131,7 @@ template <int UNITS, int COLUMNS> struct FewBlock {
     }
 };
 
+// out = softmax(scale * q @ K.T) @ V for a job of at most UNITS rows; each lane has COLUMNS of their elements.
 template <int UNITS, int COLUMNS> __device__ __forceinline__ void few(const Forward& args) {
     __shared__ WarpParts<UNITS, COLUMNS> parts;
     FewBlock<UNITS, COLUMNS> block(args);

@@ -28,6 +28,7 @@ template <int WIDTH, u32 TYPE> struct ForwardBlock {
     // Tokens of the thread's two rows; those of the first and last unit of the tile; the block's part of the keys
     int token[2], from, to, first, end;
 
+    // Finds the block's job, its part of the keys, and the tokens of the thread's two rows.
     __device__ __forceinline__ ForwardBlock(const Forward& args, Tiles& tiles)
         : args(args), call(args.call), job(job_of_block(args.call, args.slabs, args.parts)), tiles(tiles),
           group(args.call.query_heads / args.call.heads), units((int)job.length * group), all(seen(args.call, job)) {
@@ -72,6 +73,7 @@ template <int WIDTH, u32 TYPE> struct ForwardBlock {
         return open;
     }
 
+    // out [TILE,V] = softmax(scale * q @ K.T) @ V of the block's queries, with an online softmax over tiles of keys.
     __device__ __forceinline__ void run() {
         float out[WIDTH / 8][4] = {}, factor[2];
         Softmax softmax;

@@ -56,6 +56,7 @@ template <int WIDTH, u32 TYPE> struct Consumer {
     // Scores and sums of values of a thread's two rows, and what its sums so far are times.
     float s[KEYS / 8][4], out[WIDTH / 8][4], factor[2];
 
+    // Remembers the call; `share` query heads have one key head.
     __device__ __forceinline__ Consumer(const Forward& args, Shared<WIDTH>& shared, u32 group)
         : args(args), call(args.call), shared(shared), group(group), share(args.call.query_heads / args.call.heads) {}
 
@@ -72,6 +73,7 @@ template <int WIDTH, u32 TYPE> struct Consumer {
         group_commit();
     }
 
+    // out = softmax(scale * q @ K.T) @ V of the warpgroup's 64 rows of a job, with an online softmax over tiles of keys.
     __device__ __forceinline__ void work(const Job& job, u32 turn) {
         const GroupRows rows(job, group, share);
         const KeyTiles<KEYS> keys(call, job, UNITS);

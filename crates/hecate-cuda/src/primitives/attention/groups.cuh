@@ -79,6 +79,7 @@ template <int ROWS> __device__ __forceinline__ u64 factor_rows(u64 tile, u32 row
 template <int ROWS> __device__ __forceinline__ u64 described_across(const void* tile) {
     return described(tile) - ((u64)1 << 16) + ((u64)(ROWS * 8) << 16);
 }
+// Returns the descriptor of sixteen rows, step `step` along the depth.
 __device__ __forceinline__ u64 factor_depth(u64 tile, u32 step) { return tile + step * 128; }
 
 // x = rows `row` .. of tile `a` times those of tile `b`, transposed, over WIDTH columns; both as `described` says.
@@ -125,6 +126,7 @@ template <u32 TILES> __device__ __forceinline__ void made_before(float (&x)[TILE
 
 // Two groups take turns: each waits for its own turn, and gives the other one its.
 __device__ __forceinline__ void await_turn(u32 group) { asm volatile("bar.sync %0, 256;" :: "r"(2 + group) : "memory"); }
+// Gives the turn to the other warpgroup.
 __device__ __forceinline__ void give_turn(u32 group) { asm volatile("bar.arrive %0, 256;" :: "r"(3 - group) : "memory"); }
 // The four warps of a group wait for each other.
 __device__ __forceinline__ void group_sync(u32 group) { asm volatile("bar.sync %0, 128;" :: "r"(4 + group) : "memory"); }
@@ -158,6 +160,7 @@ struct Tickets {
         }
     }
 
+    // Returns the job and the head of a ticket; heads of a job follow each other.
     static __device__ __forceinline__ Job job_of_ticket(const AttentionCall& call, u32 ticket) {
         const u32* job = call.jobs + (u64)(ticket / call.heads) * 4;
         return Job{job[0], job[1], job[2], (int)job[3], (int)(ticket % call.heads), 0};
@@ -241,6 +244,7 @@ template <int ROWS, int WIDTH> __device__ __forceinline__ void fetch_rows(u16* t
 // What a group has of a job: the units and tokens of a thread's two rows, and the tokens of its own first and last unit.
 struct GroupRows {
     int unit[2], token[2], from, to;
+    // Finds the thread's two rows and the warpgroup's first and last token.
     __device__ __forceinline__ GroupRows(const Job& job, u32 group, int share) {
         const int first = job.first + group * 64;
 #pragma unroll
@@ -256,6 +260,7 @@ struct GroupRows {
 template <int COUNT> struct KeyTiles {
     // The window's first token, and the one after its last; tiles of the prefix, and all
     int low, end, before, count;
+    // Counts the tiles of keys that the job's queries see.
     __device__ __forceinline__ KeyTiles(const AttentionCall& call, const Job& job, int units) {
         const Seen all = seen(call, job, units);
         low = all.low, end = all.low + all.count - call.prefix;

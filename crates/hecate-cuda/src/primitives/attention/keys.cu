@@ -30,6 +30,7 @@ template <int WIDTH, u32 TYPE> struct KeyBlock {
     // Sums of the warp's 16 keys, as products spread them over lanes
     float dk[COLUMNS / 8][4], dv[COLUMNS / 8][4];
 
+    // Finds the block's job, its slab of columns and the warp's first row.
     __device__ __forceinline__ KeyBlock(const KeyGrads& args, Tiles& tiles)
         : args(args), call(args.call), job(job_of_block(args.call, args.slabs)), tiles(tiles),
           group(args.call.query_heads / args.call.heads), start(job.slab * SLAB), row(threadIdx.x / 32 * 16) {}

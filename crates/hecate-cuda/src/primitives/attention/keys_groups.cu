@@ -20,6 +20,7 @@ template <int WIDTH> struct Shared {
 // Units that see a key of the block: from `begin`, up to `end`.
 struct Range {
     int begin, end;
+    // Finds the units that see at least one key of the job's block.
     __device__ __forceinline__ Range(const AttentionCall& call, const Job& job) {
         const int share = call.query_heads / call.heads, length = (int)job.length;
         int to = job.first + KEYS - 1;
@@ -74,6 +75,7 @@ template <int WIDTH, u32 TYPE> struct Consumer {
     // Sums of the group's 64 keys, and their scores and dy·v by the units of a tile
     float dk[WIDTH / 8][4], dv[WIDTH / 8][4], s[UNITS / 8][4], g[UNITS / 8][4];
 
+    // Remembers the call; `share` query heads have one key head.
     __device__ __forceinline__ Consumer(const KeyGrads& args, Shared<WIDTH>& shared, u32 group)
         : args(args), call(args.call), shared(shared), group(group), share(args.call.query_heads / args.call.heads) {}
 

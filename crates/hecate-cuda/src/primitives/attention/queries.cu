@@ -52,6 +52,7 @@ template <int WIDTH, u32 TYPE> struct QueryBlock {
     int token[2];
     float lse[2], along[2];
 
+    // Finds the block's job, and token, lse and D of the thread's two rows.
     __device__ __forceinline__ QueryBlock(const QueryGrads& args, Tiles& tiles)
         : args(args), call(args.call), job(job_of_block(args.call, 1)), tiles(tiles),
           group(args.call.query_heads / args.call.heads), units((int)job.length * group), all(seen(args.call, job)) {
@@ -82,6 +83,7 @@ template <int WIDTH, u32 TYPE> struct QueryBlock {
         fetch(tiles.k, tiles.keys[0].k, call.key);
         fetch(tiles.v, tiles.keys[0].v, call.value);
     }
+    // Starts a copy of KEYS rows to a tile [KEYS,WIDTH].
     __device__ __forceinline__ void fetch(u16* tile, const u64* from, int width) const {
         fetch_tile<KEYS, WIDTH, 128>(tile, from, width, call.q.data, threadIdx.x);
         copies_commit();
@@ -102,6 +104,7 @@ template <int WIDTH, u32 TYPE> struct QueryBlock {
             }
     }
 
+    // Computes dq [TILE,K] = scale * (p ∘ (dO @ V.T - D)) @ K of the block's queries, one tile of keys after another.
     __device__ __forceinline__ void run() const {
         float out[WIDTH / 8][4] = {};
         const u32 row = threadIdx.x / 32 * 16;

@@ -58,6 +58,7 @@ template <int WIDTH, u32 TYPE> struct Consumer {
     // Of the thread's two rows, lse LOG2_E and D
     float lse[2], along[2];
 
+    // Remembers the call; `share` query heads have one key head.
     __device__ __forceinline__ Consumer(const QueryGrads& args, Shared<WIDTH>& shared, u32 group)
         : args(args), call(args.call), shared(shared), group(group), share(args.call.query_heads / args.call.heads) {}
 
@@ -109,6 +110,7 @@ template <int WIDTH, u32 TYPE> struct Consumer {
         group_commit();
     }
 
+    // Computes dq of the warpgroup's 64 rows of a job, one tile of keys after another.
     __device__ __forceinline__ void work(const Job& job, u32 turn) {
         const GroupRows rows(job, group, share);
         const KeyTiles<KEYS> keys(call, job, UNITS);

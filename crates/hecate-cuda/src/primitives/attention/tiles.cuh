@@ -108,6 +108,7 @@ __device__ __forceinline__ float quad_max(float x) {
     x = fmaxf(x, shuffle_xor(x, 1));
     return fmaxf(x, shuffle_xor(x, 2));
 }
+// Returns the sum over the four threads of a row.
 __device__ __forceinline__ float quad_sum(float x) {
     x += shuffle_xor(x, 1);
     return x + shuffle_xor(x, 2);
