@@ -34,6 +34,7 @@ __device__ __forceinline__ void show_to_groups() { asm volatile("fence.proxy.asy
 __device__ __forceinline__ void group_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 // After the last one; then a wait for all, but what was committed LEFT times since.
 __device__ __forceinline__ void group_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits for all products but those of the last LEFT commits.
 template <u32 LEFT = 0> __device__ __forceinline__ void group_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory");
 }
@@ -72,6 +73,7 @@ __device__ __forceinline__ void hold(float (&x)[TILES][4]) {
         : GROUP_SUMS(x, FIRST), GROUP_SUMS(x, FIRST + 1), GROUP_SUMS(x, FIRST + 2), GROUP_SUMS(x, FIRST + 3), \
           GROUP_SUMS(x, FIRST + 4), GROUP_SUMS(x, FIRST + 5), GROUP_SUMS(x, FIRST + 6), GROUP_SUMS(x, FIRST + 7) \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)add), "n"(ACROSS))
+// x [64, 8 * COUNT] (+)= a [64,16] @ b [16, 8 * COUNT], from tile FIRST of x on; `add` adds, else x is overwritten.
 template <bool ACROSS, u32 COUNT, u32 FIRST, bool HALVES = false, u32 TILES>
 __device__ __forceinline__ void group_multiply(float (&x)[TILES][4], const u32 (&a)[4], u64 b, bool add) {
     static_assert(COUNT == 8, "what there is");
@@ -119,14 +121,18 @@ __device__ __forceinline__ void store_piece(void* to, const void* from, u32 byte
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
                  :: "l"(__cvta_generic_to_global(to)), "r"((u32)__cvta_generic_to_shared(from)), "r"(bytes) : "memory");
 }
+// Ends a set of copies, for which the next two functions wait.
 __device__ __forceinline__ void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until this thread's copies have read shared memory, so that it may be written again.
 __device__ __forceinline__ void stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Waits until this thread's copies have arrived in global memory.
 __device__ __forceinline__ void stores_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // Barriers in shared memory, by which warps wait for copies and for space. A phase ends when COUNT have arrived.
 __device__ __forceinline__ void gate_open(u64* gate, u32 count) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"((u32)__cvta_generic_to_shared(gate)), "r"(count) : "memory");
 }
+// Arrives once at a barrier in shared memory.
 __device__ __forceinline__ void gate_arrive(u64* gate) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"((u32)__cvta_generic_to_shared(gate)) : "memory");
 }
@@ -177,6 +183,7 @@ __device__ __forceinline__ void copy_box(void* to, const BulkMap& map, int colum
 // Which of COUNT places of tiles is next, and the parity of its phase.
 template <u32 COUNT> struct Ring {
     u32 stage = 0, parity = 0;
+    // Moves on to the next place; the parity changes after the last one.
     __device__ __forceinline__ void next() {
         if (++stage == COUNT) stage = 0, parity ^= 1;
     }

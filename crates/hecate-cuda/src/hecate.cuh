@@ -127,6 +127,7 @@ template <u32 N> __device__ __forceinline__ void store_run(Array x, u64 i, const
 
 // This thread among all, and the step to its next element.
 __device__ __forceinline__ u64 grid_thread() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
+// Returns the number of the grid's threads.
 __device__ __forceinline__ u64 grid_threads() { return (u64)gridDim.x * blockDim.x; }
 
 // Element `i` of rows of `width`.

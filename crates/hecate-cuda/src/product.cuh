@@ -9,6 +9,7 @@ struct Matrix {
 
     // Element (i, j), and the transpose without a copy.
     __device__ __forceinline__ float& at(u32 i, u32 j) const { return data[(u64)i * row + (u64)j * column]; }
+    // Returns the transpose, without a copy.
     __device__ __forceinline__ Matrix t() const { return {data, column, row}; }
 };
 

@@ -70,6 +70,7 @@ __device__ __forceinline__ void store_matrices(const u32 (&x)[4], void* row) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%4], {%0,%1,%2,%3};"
                  :: "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"((u32)__cvta_generic_to_shared(row)) : "memory");
 }
+// Stores four matrices [8,8] of 16-bit elements, transposed: lanes name where columns go.
 __device__ __forceinline__ void store_matrices_across(const u32 (&x)[4], void* column) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%4], {%0,%1,%2,%3};"
                  :: "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"((u32)__cvta_generic_to_shared(column)) : "memory");

@@ -189,6 +189,7 @@ TOGETHER void update(float* m, float keep, const float* x, const float* y, u32 r
 
 // Whether this thread is the first lane of its warp, or belongs to the first warp.
 __device__ __forceinline__ bool first_lane() { return threadIdx.x % 32 == 0; }
+// True in the first warp of a block.
 __device__ __forceinline__ bool first_warp() { return threadIdx.x < 32; }
 
 // `x·y` by one warp, in every lane.

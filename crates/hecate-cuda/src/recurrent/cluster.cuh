@@ -19,6 +19,7 @@
 struct Cluster {
     u32 rank, count;
 
+    // Reads the block's rank and the cluster's size.
     __device__ void join() {
         // Without clusters a block is alone.
         rank = 0, count = 1;

@@ -12,6 +12,7 @@ __device__ __forceinline__ u32 in_block(const void* place, u32 block) {
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"((u32)__cvta_generic_to_shared(place)), "r"(block));
     return there;
 }
+// Stores x in another block's shared memory; that block's barrier counts the four bytes when they are there.
 __device__ __forceinline__ void tell_block(u32 place, float x, u32 barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
                  :: "r"(place), "r"(__float_as_uint(x)), "r"(barrier) : "memory");
@@ -25,11 +26,14 @@ template <u32 BLOCKS> struct Exchange {
     // Meetings so far, and what a warp has told each other block since the last one.
     u32 meetings = 0, bytes = 0;
 
+    // Remembers the barriers, which `open` makes ready.
     __device__ __forceinline__ explicit Exchange(u64* barriers) : barriers(barriers) {}
 
     // Which block this is, its warp among those of all blocks, and how many these are.
     __device__ __forceinline__ static u32 block() { return BLOCKS == 1 ? 0 : blockIdx.x % BLOCKS; }
+    // Returns this warp's number among the warps of all blocks.
     __device__ __forceinline__ static u32 warp() { return block() * (blockDim.x / 32) + threadIdx.x / 32; }
+    // Returns the number of warps of all blocks.
     __device__ __forceinline__ static u32 warps() { return BLOCKS * (blockDim.x / 32); }
 
     // Once, before anything is told. Others' shared memory is there when all have begun.
@@ -86,5 +90,6 @@ template <u32 BLOCKS> struct Exchange {
     }
 
   private:
+    // Waits until all blocks are here.
     __device__ __forceinline__ static void wait_for_all() { Cluster{block(), BLOCKS}.meet(); }
 };

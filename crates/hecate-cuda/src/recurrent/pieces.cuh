@@ -58,8 +58,10 @@ struct Panel {
     float* at;
     u32 stride;
 
+    // Takes rows [rows,width] from shared memory, with padding.
     __device__ Panel(Near& near, u32 rows, u32 width)
         : at(near.take(rows * (width + ROW_GAP))), stride(width + ROW_GAP) {}
+    // Returns row r.
     __device__ float* row(u32 r) const { return at + r * stride; }
     // A copy that lies in shared memory for all to see.
     __device__ __forceinline__ Panel near() const {
@@ -105,16 +107,19 @@ struct Piece {
     // Sequence and head of the cluster's first turn, and how far its next one is.
     // The blocks of a cluster have one together.
     __device__ u64 begin() const { return blockIdx.x / cluster.count; }
+    // Returns how far the cluster's next sequence and head is.
     __device__ u64 stride() const { return gridDim.x / cluster.count; }
     // Whether this block writes what all of the cluster have.
     // All of them make the same bits, and one is enough.
     __device__ bool is_leader() const { return cluster.rank == 0; }
+    // True if this block is the one that computes token t.
     __device__ bool owns(u32 t) const { return t % cluster.count == cluster.rank; }
 
     // What a slot of the state goes back to as it forgets, and its gradient, which is added to; null for zero.
     __device__ const float* anchor(u32 slot) const {
         return call.anchor_slots ? call.anchor[slot] + (u64)head * call.sizes[slot] : nullptr;
     }
+    // Returns the gradient of the anchor of `slot`; null without one.
     __device__ float* danchor(u32 slot) const {
         return call.anchor_slots ? call.danchor[slot] + index * call.sizes[slot] : nullptr;
     }
@@ -163,6 +168,7 @@ struct Piece {
             if (has_dout) put<TYPE>(dout.row(t), i, own_dout);
         }
     }
+    // to[4 * i : 4 * i + 4] = four elements as floats.
     template <u32 TYPE> __device__ __forceinline__ static void put(float* to, u32 i, Bits<TYPE, 4> bits) {
         Run<4> run = run_of<4, TYPE>(bits);
         ((float4*)to)[i] = make_float4(run.x[0], run.x[1], run.x[2], run.x[3]);
@@ -240,12 +246,14 @@ struct Pieces {
 
     // Of a whole group.
     __device__ u32 each() const { return (frozen + most - 1) / most; }
+    // Returns the number of pieces.
     __device__ u32 count() const {
         u32 tokens = end - start;
         return tokens / frozen * each() + (tokens % frozen + most - 1) / most;
     }
     // First token of piece `p`, and the token after its last.
     __device__ u32 begin(u32 p) const { return start + p / each() * frozen + p % each() * most; }
+    // Returns the token after the last one of piece p: a group's or the sequence's end may come first.
     __device__ u32 finish(u32 p) const {
         u32 last = begin(p) + most, group = start + (p / each() + 1) * frozen;
         last = last < group ? last : group;
@@ -294,6 +302,7 @@ template <class Cell> struct IntervalBack {
     const float* kept;
     float *begun, *point;
 
+    // Returns the state before piece p.
     __device__ const float* before(u32 p) const { return p ? begun + (u64)(p - 1) * call.state : kept; }
 
     // `point` becomes that of piece `p`, where the piece looked at last, `p` itself or a neighbour, had another.
@@ -308,6 +317,7 @@ template <class Cell> struct IntervalBack {
         else piece.load(sequence, pieces.begin(p), pieces.finish(p), backward);
     }
 
+    // Computes the interval's states again, then takes gradients back through its pieces from the last to the first.
     __device__ void run(Piece& piece, const Adjoint& adjoint, const typename Cell::Backward& room) {
         u32 count = pieces.count();
         // Forward again, but for what the last piece leaves: each state is what the next piece starts with.

@@ -132,6 +132,7 @@ struct CheckpointIntervals {
 
     // First token of an interval, and the token after its last.
     __device__ u32 start(u32 interval) const { return interval / each * period + interval % each * KEPT_EVERY; }
+    // Returns the token after the interval's last one.
     __device__ u32 end(u32 interval) const {
         u32 end = start(interval) + KEPT_EVERY, next = (interval / each + 1) * period;
         end = end < next ? end : next;
@@ -174,7 +175,9 @@ struct Rows {
     __device__ Rows(const RecurrentCall& call, Arena& arena)
         : q(arena.take(call.key)), k(arena.take(call.key)), v(arena.take(call.value)), gates(arena.take(call.all_gates)) {}
 
+    // Returns the rows as a token's arguments.
     __device__ Token token() const { return {q, k, v, gates}; }
+    // Returns the rows as gradients of a token's arguments.
     __device__ TokenGrads grads() const { return {q, k, v, gates}; }
 
     // Row `row` of all arguments, as 32-bit floats; visible to the block afterwards.
@@ -221,6 +224,7 @@ struct Rows {
 template <class Cell> __device__ constexpr auto overwrites(int) -> decltype(Cell::OVERWRITES, bool()) {
     return Cell::OVERWRITES;
 }
+// Chosen for cells that do not say it.
 template <class Cell> __device__ constexpr bool overwrites(...) { return false; }
 
 // `Cell::RENORMS`, false where it is not said.
@@ -259,6 +263,7 @@ __device__ inline Arena arena_of(const RecurrentCall& call, float* near) {
 template <class Cell> __device__ auto opened(const Cell& cell, float* state, int) -> decltype(cell.open(state)) {
     cell.open(state);
 }
+// Chosen for cells without `open`: does nothing.
 template <class Cell> __device__ void opened(const Cell&, float*, long) {}
 
 // Where gradients are taken: at a state, or in `led` where its momentum leads.
@@ -287,6 +292,7 @@ __device__ inline void take_point(const RecurrentCall& call, float* dstate, floa
 // What a token keeps, a, and what it loses, 1 - a: of the logarithm, since next to 1 the difference itself is rounding.
 struct Decay {
     float a, lost;
+    // Computes a = exp(log a) and 1 - a.
     __device__ explicit Decay(float log_a) : a(expf(log_a)), lost(-expm1f(log_a)) {}
 };
 

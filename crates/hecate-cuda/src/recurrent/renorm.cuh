@@ -9,6 +9,7 @@
 struct Column {
     float xx, bb, along;
 
+    // Sums x², b² and, if dx is there, x dx down column c; the squares begin with a small epsilon.
     __device__ __forceinline__ Column(const float* x, const float* b, const float* dx, u64 size, u32 columns, u32 c)
         : xx(COLUMN_EPSILON), bb(COLUMN_EPSILON), along(0.0f) {
         // Neighbouring threads read neighbouring elements of each row.
@@ -19,6 +20,7 @@ struct Column {
         }
     }
 
+    // Returns |b| / |x|, which gives x's column the length of b's.
     __device__ __forceinline__ float factor() const { return sqrtf(bb / xx); }
 };
 

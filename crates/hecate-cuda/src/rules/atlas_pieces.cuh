@@ -29,6 +29,7 @@ struct AtlasPieces {
     __device__ u32 point() const { return COUNT; }
     // Tokens of the buffers, and rows of a piece's windows: those of the buffers, then the tokens.
     __device__ u32 last() const { return window - 1; }
+    // Returns the rows of a piece's windows: the buffers', then the tokens'.
     __device__ u32 rows() const { return TOKENS + last(); }
 
     // Arrays of a forward.
@@ -42,6 +43,7 @@ struct AtlasPieces {
         // In global memory, of a backward: by token dM, then S after it; then what groups keep.
         float* far = nullptr;
 
+        // Takes the arrays of a forward from shared memory.
         __device__ Forward(const AtlasPieces& cell, Near& near, u32 places = 4, u32 of_group = 3)
             : k(near, cell.rows(), SIDE), v(near, cell.rows(), SIDE), e(near, cell.rows(), SIDE),
               read(near.take(TOKENS * 4 * SIDE)), factors{(u16*)near.take(factor_room(places, of_group))} {}
@@ -84,6 +86,7 @@ struct AtlasPieces {
     __device__ __forceinline__ static u32 row_of(u32 t, u32 back, u32 window) {
         return window - 1 + t - (back < window ? back : 0);
     }
+    // Returns the gate that weighs the row `back` before token t; 0 beyond the window.
     __device__ __forceinline__ static float weight(const Piece& piece, u32 t, u32 back, u32 window) {
         return back < window ? piece.gates.row(t)[3 + back] : 0.0f;
     }
@@ -132,10 +135,12 @@ struct AtlasPieces {
 
     // A warp's row among those of warps, and its column.
     __device__ static u32 warp_row() { return threadIdx.x / 32 % 4; }
+    // Returns the warp's column, of two.
     __device__ static u32 warp_column() { return threadIdx.x / 128; }
 
     // A matrix by token in global memory, as tiles.
     __device__ static void keep(float* to, u32 number, const Square& from) { from.store_tiles(to + number * COUNT); }
+    // Loads the matrix [64,64] of token `number`, as `keep` stored it.
     __device__ static Square kept(const float* from, u32 number) {
         Square result;
         result.load_tiles(from + number * COUNT);
@@ -147,6 +152,7 @@ struct AtlasPieces {
 
         // Of token `t`; its place is free again AHEAD tokens later.
         __device__ __forceinline__ float* place(u32 t) const { return places + t % AHEAD * COUNT; }
+        // Starts this thread's copies of the matrix [64,64] of token t.
         __device__ __forceinline__ void start(const float* from, u32 t) const {
 #pragma unroll
             for (u32 n = 0; n < 4; n++) copy_16(place(t) + Square::tile(n), from + t * COUNT + Square::tile(n), true);
@@ -226,6 +232,7 @@ struct AtlasPieces {
         m.store(last_one);
     }
 
+    // Takes the state through a piece: momenta, their Newton-Schulz updates, then each token's write and read in order.
     __device__ void forward(
         const Piece& piece, const float* point, const float* old, float* next, const Forward& room, bool outputs
     ) const {

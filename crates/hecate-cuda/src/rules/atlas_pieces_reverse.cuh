@@ -16,6 +16,7 @@ struct AtlasPiecesReverse : AtlasPieces {
         // By row of windows and warp, where factors are not needed any more: g [rows,4,64], `e dSᵀ` [rows,2,64].
         float *own_g, *own_k;
 
+        // Takes the arrays of a backward from shared memory.
         __device__ Backward(const AtlasPieces& cell, Near& near)
             : Forward(cell, near, STEPS + 4, 4), g(near, cell.rows(), SIDE), dv(near, cell.rows(), SIDE),
               dk(near, cell.rows(), SIDE), dq(near.take(TOKENS * 2 * SIDE)), sums(near.take(TOKENS * SUMS * WARPS)),
@@ -42,6 +43,7 @@ struct AtlasPiecesReverse : AtlasPieces {
         if (lane % (32 / N) == 0 && which < SUMS) room.sums[(t * SUMS + which) * WARPS + threadIdx.x / 32] = total;
     }
 
+    // Takes gradients back through a piece: to its arguments, to the state before it and to the gradient point.
     __device__ void backward(
         const Piece& piece, const float* point, const float* old, const Adjoint& adjoint, const Backward& room
     ) const {

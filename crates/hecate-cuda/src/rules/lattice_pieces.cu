@@ -19,6 +19,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
     // Least retention; how far the norm of an initial slot may be from 1.
     float floor, tolerance;
 
+    // Returns the elements of a gradient point: the slots [K,V].
     __device__ u32 point() const { return key * value; }
 
     // `a` above its floor; NaN stays.
@@ -48,10 +49,12 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
         // Sums over each warp's slots [warps,tokens,V].
         Panel partial;
 
+        // Takes the arrays of a forward from shared memory.
         __device__ Forward(const LatticePieces& cell, Near& near)
             : decay(near.take(TOKENS)), h(near, TOKENS, cell.value), b(near, TOKENS, cell.key),
               written(near, TOKENS, cell.key), partial(near, MOST_THREADS / 32 * TOKENS, cell.value) {}
     };
+    // Returns the row [V] of a warp's sums over its slots for token t.
     __device__ static float* part(const Forward& room, u32 warp, u32 t) { return room.partial.row(warp * TOKENS + t); }
 
     // (60) of all tokens.
@@ -129,6 +132,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
         Four b, written, q, inverse;
         float decay;
     };
+    // Loads what token t has for a warp's four slots from `first` on: h, b, θ g, q, and for a BACKWARD dout and 1/n.
     template <bool BACKWARD, class Room>
     __device__ __forceinline__ void bring(const Piece& piece, u32 t, u32 first, const Room& room, Brought& to) const {
         to.h.load(room.h.row(t));
@@ -206,6 +210,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
         __syncthreads();
     }
 
+    // Takes the slots through a piece and, if `outputs`, stores out[t] = Σ over slots of what token t reads.
     __device__ void forward(
         const Piece& piece, const float* point, const float* old, float* next, const Forward& room, bool outputs
     ) const {
@@ -226,12 +231,14 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
         // The slots after all tokens.
         Panel trace;
 
+        // Takes the arrays of a backward from shared memory.
         __device__ Backward(const LatticePieces& cell, Near& near)
             : Forward(cell, near), inverse(near, TOKENS, cell.key), gained(near, TOKENS, cell.key),
               db(near, TOKENS, cell.key), dh(near, TOKENS, cell.value),
               retained(near, TOKENS, cell.key / SLOTS), trace(near, TOKENS, cell.key * cell.value) {}
     };
 
+    // Takes gradients back through a piece: to its arguments, to the slots before it and to the gradient point.
     __device__ void backward(
         const Piece& piece, const float* point, const float* old, const Adjoint& adjoint, const Backward& room
     ) const {

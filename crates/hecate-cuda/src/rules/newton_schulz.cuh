@@ -12,8 +12,11 @@ struct NewtonSchulz {
 
     // The shorter and the longer side; elements of S and of a square.
     __device__ u32 p() const { return rows < columns ? rows : columns; }
+    // Returns the longer side.
     __device__ u32 n() const { return rows < columns ? columns : rows; }
+    // Returns the elements of S.
     __device__ u64 count() const { return (u64)rows * columns; }
+    // Returns the elements of A, [p,p].
     __device__ u64 square() const { return (u64)p() * p(); }
     // Elements of a workspace.
     __device__ u64 workspace_size(u32 kept) const { return (kept + 1) * count() + 2 * kept * square(); }
@@ -23,6 +26,7 @@ struct NewtonSchulz {
         Matrix all = {x, columns, 1};
         return rows > columns ? all.t() : all;
     }
+    // Returns an array as a matrix [p,p].
     __device__ Matrix small(float* x) const { return {x, p(), 1}; }
 
     // Workspace: `X [kept + 1, p,n]`, then `A` and `B` `[kept,p,p]` each, with `kept` the number of steps where a backward

@@ -25,6 +25,7 @@ const u32 PANEL = SIDE * SIDE, PLACE = 2 * PANEL;
 struct GroupHalves {
     u32 x[2][4][4];
 
+    // Splits factor * from into upper and lower halves, as left factors.
     __device__ __forceinline__ void make(const GroupSquare& from, float factor = 1.0f) {
 #pragma unroll
         for (u32 s = 0; s < 4; s++)
@@ -51,6 +52,7 @@ struct GroupHalves {
 #pragma unroll
         for (u32 i = 0; i < 8; i++) store_16(to + i * GROUP_THREADS + threadIdx.x % GROUP_THREADS, x[i / 4][i % 4]);
     }
+    // Loads what `keep` stored.
     __device__ __forceinline__ void load(const uint4* from) {
 #pragma unroll
         for (u32 i = 0; i < 8; i++) {
@@ -103,6 +105,7 @@ struct NewtonSchulzGroups {
         meet();
         return take(take(all[0], all[1]), take(all[2], all[3]));
     }
+    // Returns the sum over the threads of a group.
     __device__ __forceinline__ static float sum(float own) {
         return of_warps(warp_sum(own), [](float x, float y) { return x + y; });
     }

@@ -16,11 +16,13 @@ struct PowerOfTwo {
     // The exponent's bits.
     int field;
 
+    // Picks the power of two that brings `most` into [2^-4, 2^-3).
     __device__ __forceinline__ explicit PowerOfTwo(float most) : field(250 - (int)(__float_as_uint(most) >> 23)) {
         field = field < 1 ? 1 : field;
     }
     // It, and one over it.
     __device__ __forceinline__ float up() const { return __uint_as_float((u32)field << 23); }
+    // Returns one over the power.
     __device__ __forceinline__ float down() const { return __uint_as_float((u32)(254 - field) << 23); }
 };
 
@@ -33,6 +35,7 @@ struct NewtonSchulzHalves {
     Halves x, a, b, d, p;
     u32 kept;
 
+    // Returns the place of X of a step; the last `kept` steps have one.
     __device__ Halves of_step(u32 step) const { return {x.at + step % kept * 2 * Halves::SIZE}; }
 
     // A = X Xᵀ to its place, raised; the registers hold it unscaled.

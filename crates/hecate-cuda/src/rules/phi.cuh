@@ -32,11 +32,13 @@ struct Phi {
         for (u32 mask = lanes / 2; mask > 0; mask >>= 1) x += shuffle_xor(x, mask);
         return x;
     }
+    // Returns x.sum() of a row [slots].
     __device__ float total(const float* x) const {
         float own = 0.0f;
         LANES_OF(lanes, i, slots) own += x[i];
         return sum(own);
     }
+    // Returns x · y of two rows [slots].
     __device__ float dot(const float* x, const float* y) const {
         float own = 0.0f;
         LANES_OF(lanes, i, slots) own += x[i] * y[i];

@@ -31,6 +31,7 @@ template <class Own, u32 COUNT> struct Elements {
 #pragma unroll
         for (u32 n = 0; n < COUNT; n++) x[n] = keep * x[n] + factor * y.x[n];
     }
+    // x *= factor
     __device__ __forceinline__ void scale(float factor) {
 #pragma unroll
         for (u32 n = 0; n < COUNT; n++) x[n] *= factor;
@@ -50,6 +51,7 @@ template <class Own, u32 COUNT> struct Elements {
             x[4 * n] = four.x, x[4 * n + 1] = four.y, x[4 * n + 2] = four.z, x[4 * n + 3] = four.w;
         }
     }
+    // Stores the tiles as `load_tiles` reads them.
     __device__ __forceinline__ void store_tiles(float* to) const {
 #pragma unroll
         for (u32 n = 0; n < COUNT / 4; n++)
@@ -61,6 +63,7 @@ template <class Own, u32 COUNT> struct Elements {
 struct Square : Elements<Square, 16> {
     // Four warps lie below each other, two side by side.
     __device__ __forceinline__ static u32 row(u32 n) { return threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4 + n / 2 % 2 * 8; }
+    // Returns the column of the thread's element n.
     __device__ __forceinline__ static u32 column(u32 n) {
         return threadIdx.x / 128 * 32 + n / 4 * 8 + threadIdx.x % 4 * 2 + n % 2;
     }
@@ -73,6 +76,7 @@ struct Square : Elements<Square, 16> {
             x[n] = two.x, x[n + 1] = two.y;
         }
     }
+    // to [64,64] = x, two neighbours at once.
     __device__ __forceinline__ void store(float* to) const {
 #pragma unroll
         for (u32 n = 0; n < 16; n += 2) *(float2*)(to + row(n) * SIDE + column(n)) = make_float2(x[n], x[n + 1]);
@@ -176,6 +180,7 @@ struct Halves {
         u32 lane = threadIdx.x % 32, row = r + lane % 16, column = c + lane / 16 * 8;
         load_matrices(x, at + lower * SIDE * HALF_STRIDE + row * HALF_STRIDE + column);
     }
+    // Loads a right factor [16,16], rows from `term` and columns from `column` on, of the upper (0) or lower halves.
     __device__ __forceinline__ void right(u32 (&x)[4], u32 lower, u32 term, u32 column) const {
         u32 lane = threadIdx.x % 32, row = term + lane % 16, from = column + lane / 16 * 8;
         load_matrices_across(x, at + lower * SIDE * HALF_STRIDE + row * HALF_STRIDE + from);

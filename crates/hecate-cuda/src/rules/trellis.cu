@@ -72,6 +72,7 @@ struct Trellis {
         // `[2,6,m]`, and `[4]` sums.
         float *workspace, *totals;
 
+        // Divides `scratch` into the rows of a backward.
         __device__ BackwardRows(float* scratch, u32 slots)
             : points(scratch), u(points + 3 * POINT_ROWS * slots), dz(u + 2 * slots), da(dz + 3 * slots),
               dcode(da + 2 * slots), workspace(dcode + 2 * slots), totals(workspace + 2 * WORKSPACE_ROWS * slots) {}

@@ -18,11 +18,14 @@ struct TrellisPieces {
     u32 kind, slots, key, value;
     float epsilon;
 
+    // Returns the elements of a state: memories [m,K] and [m,V].
     __device__ u32 size() const { return slots * (key + value); }
+    // Returns the elements of a gradient point: the whole state.
     __device__ u32 point() const { return size(); }
 
     // φ at these sizes: half a warp has a row where that is lanes enough for the slots. Rows that a block has at once.
     __device__ Phi phi() const { return {kind, slots, slots <= 16 ? 16u : 32u, epsilon}; }
+    // Returns how many rows [m] a block works on at once.
     __device__ u32 places() const { return MOST_THREADS / phi().lanes; }
 
     // Arrays of a forward. Those that have three or two of something have keys, values, query.
@@ -35,6 +38,7 @@ struct TrellisPieces {
         float* read;
         Panel trace;
 
+        // Takes the arrays of a forward from shared memory.
         __device__ Forward(const TrellisPieces& cell, Near& near)
             : decay(near.take(2 * TOKENS)), steps(near.take(2 * TOKENS * cell.slots)),
               predictions(near.take(3 * TOKENS * cell.slots)),
@@ -197,6 +201,7 @@ struct TrellisPieces {
         return sum;
     }
 
+    // Takes both memories through a piece and, if `outputs`, stores what the queries read.
     __device__ void forward(
         const Piece& piece, const float* point, const float* old, float* next, const Forward& room, bool outputs
     ) const {
@@ -219,12 +224,14 @@ struct TrellisPieces {
         // ⟨dS, S⟩ by token and warp, the gradients of θ by memory and token.
         float *kept, *dtheta;
 
+        // Takes the arrays of a backward from shared memory.
         __device__ Backward(const TrellisPieces& cell, Near& near)
             : Forward(cell, near), dpredictions(near.take(3 * TOKENS * cell.slots)),
               dcode(near.take(2 * TOKENS * cell.slots)), kept(near.take(TOKENS * MOST_THREADS / 32)),
               dtheta(near.take(2 * TOKENS)) {}
     };
 
+    // Takes gradients back through a piece: to its arguments, to the state before it and to the gradient point.
     __device__ void backward(
         const Piece& piece, const float* point, const float* old, const Adjoint& adjoint, const Backward& room
     ) const {

@@ -16,6 +16,7 @@ template <u32 COLUMNS> struct Slots {
 #pragma unroll
         for (u32 n = 0; n < SLOTS * COLUMNS; n++) x[n / COLUMNS][n % COLUMNS] = from[threadIdx.x % 32 + 32 * n];
     }
+    // to [SLOTS, 32 * COLUMNS] = x
     __device__ __forceinline__ void store(float* to) const {
 #pragma unroll
         for (u32 n = 0; n < SLOTS * COLUMNS; n++) to[threadIdx.x % 32 + 32 * n] = x[n / COLUMNS][n % COLUMNS];
@@ -26,6 +27,7 @@ template <u32 COLUMNS> struct Slots {
 template <u32 COLUMNS> struct Lanes {
     float x[COLUMNS];
 
+    // x = from [32 * COLUMNS], every 32nd element a lane.
     __device__ __forceinline__ void load(const float* from) {
 #pragma unroll
         for (u32 c = 0; c < COLUMNS; c++) x[c] = from[threadIdx.x % 32 + 32 * c];
@@ -44,7 +46,9 @@ template <u32 COLUMNS> struct Lanes {
 struct Four {
     float x[SLOTS];
 
+    // Leaves the four numbers open.
     __device__ __forceinline__ Four() {}
+    // Loads x[0:4].
     __device__ __forceinline__ explicit Four(const float* from) {
         float4 all = *(const float4*)from;
         x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
@@ -60,4 +64,5 @@ struct Four {
 
 // The slot that `warp_sums` leaves a sum of in this lane, and whether this is the first such lane.
 __device__ __forceinline__ u32 summed_slot() { return threadIdx.x % 32 / (32 / SLOTS); }
+// True in the first of the lanes with a slot's sum.
 __device__ __forceinline__ bool first_of_slot() { return threadIdx.x % (32 / SLOTS) == 0; }
