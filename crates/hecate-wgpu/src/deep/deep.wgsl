@@ -198,6 +198,7 @@ fn begin_of(layer: u32) -> u32 {
 fn has_layer(layer: u32) -> bool {
     return layer == 0u || is_mlp();
 }
+// Returns the elements of a layer's weights.
 fn count_of(layer: u32) -> u32 {
     return rows_of(layer) * width_of_layer(layer);
 }

@@ -34,6 +34,7 @@ fn sum(x: u32, y: u32) -> u32 {
     return bitcast<u32>(bitcast<f32>(x) + bitcast<f32>(y));
 }
 
+// x * y of floats as words.
 fn product(x: u32, y: u32) -> u32 {
     return bitcast<u32>(bitcast<f32>(x) * bitcast<f32>(y));
 }

@@ -22,6 +22,7 @@ fn state_at(i: u32) -> f32 {
     return kept[i];
 }
 
+// Computes z [rows,H,V] and the predictions again from the kept states, (1)-(4), one segment of one head a workgroup.
 @compute @workgroup_size(THREADS)
 fn recompute(own: Member) {
     let local = number(own);

@@ -15,6 +15,7 @@ fn value_at(i: u32) -> f32 {
     return dout[i];
 }
 
+// Takes dM and dS from the last token to the first, (6)-(9) and (11)-(13); keeps them after each segment and stores dz.
 @compute @workgroup_size(THREADS)
 fn reverse(own: Member) {
     let local = number(own);

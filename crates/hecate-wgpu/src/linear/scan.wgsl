@@ -14,6 +14,7 @@ fn value_at(i: u32) -> f32 {
     return one(v[i / EACH], i);
 }
 
+// Takes M and S through all tokens, (1)-(5), stores out [rows,H,V], and keeps the states before segments for a backward.
 @compute @workgroup_size(THREADS)
 fn scan(own: Member) {
     let local = number(own);

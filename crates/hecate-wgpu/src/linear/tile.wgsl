@@ -151,6 +151,7 @@ fn put_values(number: u32, values: vec4<f32>) {
     }
 }
 
+// Stores value `number` of the tile, if the tile has that many.
 fn put_value(number: u32, value: f32) {
     if number < TILE_VALUES {
         tile_values[number] = value;

@@ -23,11 +23,13 @@ fn block_bytes() -> u32 {
     if FORMAT == 2u { return 176u; }
     return 144u;
 }
+// Returns the parts of 16 values in a block.
 fn block_parts() -> u32 {
     if FORMAT == 0u { return 2u; }
     return 16u;
 }
 
+// Returns byte `at` of the weights.
 fn byte_at(at: u32) -> u32 {
     return (weights[at / 4u] >> (8u * (at % 4u))) & 255u;
 }

@@ -10,6 +10,7 @@
 // Most rows of x.
 const TOGETHER = 8u;
 
+// y [rows,columns] = x [rows,inner] @ weights.T, a workgroup a column, for at most TOGETHER rows.
 @compute @workgroup_size(64)
 fn few_rows(own: Member) {
     let column = group_index(own.group);

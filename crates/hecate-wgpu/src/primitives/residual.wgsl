@@ -9,6 +9,7 @@ fn first_of(i: u32) -> f32 {
     return sum;
 }
 
+// Returns the sum that `first_of` stored.
 fn kept(i: u32) -> f32 {
     return added[i];
 }

@@ -35,19 +35,23 @@ var<workgroup> largest: vec2<u32>;
 var<workgroup> found: vec2<u32>;
 var<workgroup> tops: array<vec2<u32>, INVOCATIONS>;
 
+// a + b of 64-bit integers, the lower word first.
 fn plus(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     let low = a.x + b.x;
     return vec2(low, a.y + b.y + select(0u, 1u, low < a.x));
 }
 
+// Adds the counts and the masses of two sets of tokens.
 fn both(a: Sum, b: Sum) -> Sum {
     return Sum(a.count + b.count, plus(a.mass, b.mass));
 }
 
+// a - b of 64-bit integers.
 fn minus(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return vec2(a.x - b.x, a.y - b.y - select(0u, 1u, a.x < b.x));
 }
 
+// a < b of 64-bit integers.
 fn less(a: vec2<u32>, b: vec2<u32>) -> bool {
     return a.y < b.y || (a.y == b.y && a.x < b.x);
 }
@@ -277,6 +281,7 @@ fn drawn(number: u32, local: u32) -> u32 {
     return 0u;
 }
 
+// tokens[n] = a token drawn from text n's scores; `next` has the random streams with their counters moved on.
 @compute @workgroup_size(256)
 fn sample(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     // Workgroups after the last text do its work again, for nothing.

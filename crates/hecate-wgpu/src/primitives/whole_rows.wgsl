@@ -13,6 +13,7 @@ struct Own {
     end: u32,
 }
 
+// Returns the invocation's row, its first element and the row's end.
 fn own_elements(id: vec3<u32>, lane: u32) -> Own {
     let row = group_index(id) * (INVOCATIONS / LANES) + lane / LANES;
     return Own(row, row * args.width + lane % LANES, select(0u, (row + 1u) * args.width, row < args.rows));

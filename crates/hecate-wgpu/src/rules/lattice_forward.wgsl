@@ -133,4 +133,5 @@ fn ended(phase: u32, r: u32, sums: vec4<f32>) {
 fn down(phase: u32, r: u32, c: u32) -> f32 {
     return 0.0;
 }
+// Never called: no phase goes down columns.
 fn landed(phase: u32, c: u32, sum: f32) {}

@@ -11,6 +11,7 @@ const FAST_SIGMOID: u32 = 1u;
 fn row_written() -> u32 {
     return scratch;
 }
+// Returns where the rows' sums of dh u begin.
 fn row_kept() -> u32 {
     return scratch + args.call.key;
 }
@@ -19,6 +20,7 @@ fn row_kept() -> u32 {
 fn number_a() -> u32 {
     return scratch + 2u * args.call.key;
 }
+// Returns where the token's θ lies.
 fn number_theta() -> u32 {
     return number_a() + 1u;
 }

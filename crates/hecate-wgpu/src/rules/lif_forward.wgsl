@@ -28,9 +28,11 @@ fn element(phase: u32, i: u32) -> vec4<f32> {
 
 // No phase has sums over all elements, or goes along rows.
 fn totalled(phase: u32, sums: vec4<f32>) {}
+// Never asked: no phase goes along rows.
 fn along(phase: u32, r: u32, c: u32) -> vec4<f32> {
     return vec4(0.0);
 }
+// Never called: no phase goes along rows.
 fn ended(phase: u32, r: u32, sums: vec4<f32>) {}
 
 // Each neuron is read once before it is written: `next` may be `old`.

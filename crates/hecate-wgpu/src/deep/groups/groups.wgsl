@@ -36,6 +36,7 @@ var<private> tokens: u32;
 // Where its kept states begin.
 var<private> kept: u32;
 
+// Finds the workgroup's sequence and head, and its group of tokens.
 fn begin(group: vec3<u32>, index: u32) {
     me = index;
     base = group.y * plan.call.workspace;
@@ -60,9 +61,11 @@ fn at(place: u32, i: u32) -> f32 {
 fn place_of(which: u32, t: u32) -> u32 {
     return base + plan.places.numbers + which * plan.call.frozen + t;
 }
+// Returns the scalar `which` of token t.
 fn number(which: u32, t: u32) -> f32 {
     return workspace[place_of(which, t)];
 }
+// Stores the scalar `which` of token t.
 fn put(which: u32, t: u32, value: f32) {
     workspace[place_of(which, t)] = value;
 }
@@ -72,6 +75,7 @@ fn row_of(t: u32) -> u32 {
     return row + t * plan.call.heads;
 }
 
+// Waits for the whole workgroup; what it stored before is seen afterwards.
 fn sync() {
     workgroupBarrier();
     storageBarrier();
@@ -101,6 +105,7 @@ fn has_momentum() -> bool {
 fn all_weights() -> u32 {
     return select(plan.call.state, plan.call.state / 2u, has_momentum());
 }
+// True if momentum looks ahead.
 fn looks_ahead() -> bool {
     return plan.call.ahead != 0u;
 }

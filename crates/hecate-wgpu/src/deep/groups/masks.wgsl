@@ -8,6 +8,7 @@ fn gate(slot: u32, t: u32) -> f32 {
     return bitcast<f32>(given[plan.call.gates[slot] + row_of(t)]);
 }
 
+// Stores the scalars of token t: θ, δ, a, η, and m, s, x, y of the recurrence.
 fn begin_token(t: u32) {
     let inside = t < tokens;
     let momentum = has_momentum();

@@ -70,6 +70,7 @@ fn slot(me: u32, lies: bool) -> vec2<u32> {
     return select(vec2(me / SIDE * APART + me % SIDE, 2u * APART), vec2(me % DEPTH * APART + me / DEPTH, 4u), lies);
 }
 
+// out [rows,columns] = finish(Σ over terms of (by ∘ a) @ b), one tile [32,32] a workgroup.
 @compute @workgroup_size(64)
 fn product(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) me: u32) {
     base = group.y * args.each;

@@ -69,6 +69,7 @@ struct Own {
     column: u32,
 }
 
+// Returns which elements are an invocation's, by its number.
 fn own_of(local: u32) -> Own {
     let block = local / 32u;
     let within = local % 32u;

@@ -25,6 +25,7 @@ fn k_four(at: u32, c: u32) -> vec4<f32> {
     return cut(vec4<f32>(k[i.x], k[i.y], k[i.z], k[i.w]), c, args.key);
 }
 
+// Returns elements c to c + 3 of the row of q at `at`; zeros after the end.
 fn q_four(at: u32, c: u32) -> vec4<f32> {
     let i = at + inside(c, args.key);
     return cut(vec4<f32>(q[i.x], q[i.y], q[i.z], q[i.w]), c, args.key);
@@ -36,11 +37,13 @@ fn x_four(at: u32, c: u32) -> vec4<f32> {
     return cut(vec4<f32>(x[i.x], x[i.y], x[i.z], x[i.w]), c, args.width);
 }
 
+// Returns elements c to c + 3 of the row of y at `at`; zeros after the end.
 fn y_four(at: u32, c: u32) -> vec4<f32> {
     let i = at + inside(c, args.width);
     return cut(vec4<f32>(y[i.x], y[i.y], y[i.z], y[i.w]), c, args.width);
 }
 
+// Returns elements c to c + 3 of the row of z at `at`; zeros after the end.
 fn z_four(at: u32, c: u32) -> vec4<f32> {
     let i = at + inside(c, args.width);
     return cut(vec4<f32>(z[i.x], z[i.y], z[i.z], z[i.w]), c, args.width);
@@ -54,6 +57,7 @@ fn add_dq(at: u32, c: u32, more: vec4<f32>) {
     }
 }
 
+// Adds `more` to elements c to c + 3 of the row of dk at `at`, or stores it if it begins the sum.
 fn add_dk(at: u32, c: u32, more: vec4<f32>, begins: bool) {
     for (var i = 0u; i < 4u && c + i < args.key; i++) {
         let to = at + c + i;

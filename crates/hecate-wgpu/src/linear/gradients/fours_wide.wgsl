@@ -17,6 +17,7 @@ fn k_four(at: u32, c: u32) -> vec4<f32> {
     return k[(at + c) / 4u];
 }
 
+// Returns elements c to c + 3 of the row of q at `at`; zeros after the end.
 fn q_four(at: u32, c: u32) -> vec4<f32> {
     if c >= args.key {
         return vec4<f32>();
@@ -32,6 +33,7 @@ fn x_four(at: u32, c: u32) -> vec4<f32> {
     return x[(at + c) / 4u];
 }
 
+// Returns elements c to c + 3 of the row of y at `at`; zeros after the end.
 fn y_four(at: u32, c: u32) -> vec4<f32> {
     if c >= args.width {
         return vec4<f32>();
@@ -39,6 +41,7 @@ fn y_four(at: u32, c: u32) -> vec4<f32> {
     return y[(at + c) / 4u];
 }
 
+// Returns elements c to c + 3 of the row of z at `at`; zeros after the end.
 fn z_four(at: u32, c: u32) -> vec4<f32> {
     if c >= args.width {
         return vec4<f32>();
@@ -54,6 +57,7 @@ fn add_dq(at: u32, c: u32, more: vec4<f32>) {
     }
 }
 
+// Adds `more` to elements c to c + 3 of the row of dk at `at`, or stores it if it begins the sum.
 fn add_dk(at: u32, c: u32, more: vec4<f32>, begins: bool) {
     if c < args.key {
         let i = (at + c) / 4u;

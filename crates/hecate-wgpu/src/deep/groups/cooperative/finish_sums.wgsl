@@ -3,6 +3,7 @@
 // By memory as `workspace`: [PARTS, rows, columns].
 @group(0) @binding(2) var<storage, read> sums: array<f32>;
 
+// Adds the PARTS of each element of sums [PARTS,rows,columns], and hands the sum to `finish`.
 @compute @workgroup_size(64)
 fn finish_sums(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) me: u32) {
     base = group.y * args.each;

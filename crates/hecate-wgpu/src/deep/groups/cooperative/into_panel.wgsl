@@ -1,12 +1,13 @@
-// A matrix of sums into the result at once, where nothing but panels joins them, each by one number.
+// Adds panels, each times one number, to a subgroup's matrix of sums and stores it into the result at once.
 
-// The sums and so much of what a panel has there.
+// sums [SIDE,SIDE] + by * panel[at], where `at` is the matrix's first element.
 fn with_panel(sums: Sums, panel: u32, by: u32, at: u32) -> Sums {
     let place = base + panel + at;
     let stride = args.columns;
     return sums + share(by, 0u) * coopLoadT<Sums>(&workspace[place], stride);
 }
 
+// out[row, column] = own + first_by * first + second_by * second + third_by * third + own_by * out, for one matrix [SIDE,SIDE].
 fn put(own: Sums, row: u32, column: u32) {
     let at = row * args.columns + column;
     // In the order of `finish`.

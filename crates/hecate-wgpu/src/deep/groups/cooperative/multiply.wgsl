@@ -30,6 +30,7 @@ fn added(x: FactorA, x_low: FactorA, y: FactorB, y_low: FactorB, sums: Sums) -> 
     return coopMultiplyAdd(x, y, coopMultiplyAdd(x, y_low, coopMultiplyAdd(x_low, y, sums)));
 }
 
+// out [rows,columns] = Σ over terms of a [rows,depth] @ b [depth,columns]. A subgroup computes DOWN by ACROSS matrices of it.
 @compute @workgroup_size(SUBGROUPS * LANES)
 fn multiply(@builtin(workgroup_id) group: vec3<u32>, @builtin(subgroup_id) subgroup: u32) {
     base = group.y * args.each;

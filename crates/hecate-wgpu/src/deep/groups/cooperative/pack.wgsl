@@ -41,6 +41,7 @@ fn packed(x: vec4<f32>) -> vec2<u32> {
     return vec2(pack2x16float(x.xy), pack2x16float(x.zw));
 }
 
+// Splits factors into halves: x = (high + low) * scale. A workgroup packs SIDE rows or columns, STEPS matrices along the terms.
 @compute @workgroup_size(256)
 fn pack(
     @builtin(workgroup_id) group: vec3<u32>,

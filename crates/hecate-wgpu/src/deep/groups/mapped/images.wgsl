@@ -46,6 +46,7 @@ fn largest_by_slab(which: u32) -> f32 {
     }
     return largest(own);
 }
+// Returns the sum over slabs of their number `which`, in every invocation.
 fn sum_by_slab(which: u32) -> f32 {
     let count = slabs(layer.rows);
     var own = 0.0;

@@ -77,6 +77,7 @@ fn put_four(place: u32, row: u32, own: vec4<f32>) {
 fn row_at(n: u32) -> u32 {
     return down + DOWN * n;
 }
+// Returns the element of token t's key or query, at `place`, in this invocation's row n; zero past the end.
 fn of_row(place: u32, t: u32, n: u32) -> f32 {
     let r = row_at(n);
     return element(base + place + t * layer.rows + r, r < layer.rows);
@@ -121,6 +122,7 @@ fn leave(place: u32, own: vec4<f32>) {
     workspace[place + 2u * THREADS] = own.z;
     workspace[place + 3u * THREADS] = own.w;
 }
+// Reads back the four that `leave` stored.
 fn found(place: u32) -> vec4<f32> {
     return vec4(
         workspace[place], workspace[place + THREADS], workspace[place + 2u * THREADS], workspace[place + 3u * THREADS],
@@ -142,6 +144,7 @@ fn fetch(t: u32) {
     next_lost = number(READ_REST, own);
     next_z = four(layer.value, own);
 }
+// Makes the fetched token the one in work.
 fn take() {
     for (var n = 0u; n < ROWS; n++) {
         keys[n] = next_keys[n];

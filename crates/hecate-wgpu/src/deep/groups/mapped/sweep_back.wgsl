@@ -69,6 +69,7 @@ struct ReadBack {
     query: f32,
 }
 
+// Takes what was read back to the gradients of four elements of the state that was seen, and of the query.
 fn read_back(b: TokenBack, query: f32, seen: vec4<f32>) -> ReadBack {
     if (RETENTION == LQ) {
         // As `look` found it.
