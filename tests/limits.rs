@@ -1,4 +1,5 @@
-//! CONTRIBUTING's limits: lengths of files and functions, the share of comments in each crate, and how its modules stand on each other.
+//! CONTRIBUTING's limits: lengths of files and functions, what stands above functions of kernels, and how modules stand on each
+//! other.
 
 #[path = "limits/rooms.rs"]
 mod rooms;
@@ -14,8 +15,10 @@ const FILE: usize = 600;
 const FUNCTION: usize = 30;
 /// Most lines of the body of a function in CUDA C++ or WGSL.
 const KERNEL: usize = 80;
-/// Share of comments among the lines of a crate that are not empty, in percent, which every crate has.
-const COMMENTS: usize = 20;
+/// Least characters of what stands above a function in CUDA C++ or WGSL.
+const WORDS: usize = 8;
+/// Macros of CUDA C++ that begin a function for the device and hide its `__global__`.
+const ENTRIES: [&str; 2] = ["KERNEL", "CLUSTER_KERNEL"];
 
 /// A file of code.
 struct Source {
@@ -31,12 +34,6 @@ impl Source {
 
     fn is_kernel(&self) -> bool {
         [".cu", ".cuh", ".wgsl"].iter().any(|ending| self.path.ends_with(ending))
-    }
-
-    /// `crates/hecate-core` of `crates/hecate-core/src/lib.rs`; nothing outside of crates.
-    fn package(&self) -> Option<&str> {
-        let end = self.path.strip_prefix("crates/")?.find('/')?;
-        Some(&self.path[..end + "crates/".len()])
     }
 }
 
@@ -171,30 +168,65 @@ fn nine_functions_in_ten_are_short() {
     assert!(10 * long <= lengths.len(), "{long} of {}: {}", lengths.len(), longest.join(", "));
 }
 
-/// What stands before the braces of kernels' functions, and of blocks inside of them with a condition, and the number of
-/// lines between.
-fn kernel_functions(text: &str) -> Vec<(String, usize)> {
-    let (code, mut from, mut open, mut found) = (code(text), 0, Vec::new(), Vec::new());
+/// A function of a kernel, or a block inside of one with a condition.
+struct Block {
+    /// What stands before its brace.
+    head: String,
+    /// Where the head begins and where the block ends: lines, counted from 0.
+    first: usize,
+    last: usize,
+    /// Lines between the braces.
+    lines: usize,
+}
+
+/// Functions in code of kernels, and blocks with conditions, in the order of their ends.
+fn kernel_functions(code: &str) -> Vec<Block> {
+    let (mut from, mut open, mut found) = (0, Vec::new(), Vec::new());
+    let newlines = |text: &str| text.matches('\n').count();
     for (at, c) in code.char_indices().filter(|(_, c)| ['{', '}', ';'].contains(c)) {
-        let head = code[from..at].split_whitespace().collect::<Vec<_>>().join(" ");
         match c {
-            '{' => open.push((at, head)),
-            '}' => found.extend(open.pop().map(|(start, head)| (head, code[start..at].matches('\n').count()))),
+            '{' => {
+                let head = without_label(&code[from..at]);
+                let first = newlines(&code[..at - head.trim_start().len()]);
+                let head = head.split_whitespace().collect::<Vec<_>>().join(" ");
+                open.push((at, Block { head, first, last: 0, lines: 0 }));
+            }
+            '}' => found.extend(open.pop().map(|(start, block)| {
+                let lines = newlines(&code[start..at]);
+                Block { last: newlines(&code[..at]), lines: lines.saturating_sub(1), ..block }
+            })),
             _ => {}
         }
         from = at + 1;
     }
     let is_function = |head: &str| head.contains('(') && !head.split(' ').any(|word| word == "struct");
-    found.retain(|(head, _)| is_function(head));
-    found.into_iter().map(|(head, lines)| (head, lines.saturating_sub(1))).collect()
+    found.retain(|block| is_function(&block.head));
+    found
+}
+
+/// What a block's head is behind `public:` or `private:`.
+fn without_label(head: &str) -> &str {
+    let labels = ["public:", "private:"];
+    labels.iter().find_map(|label| head.trim_start().strip_prefix(label)).unwrap_or(head)
+}
+
+/// Code without the preprocessor's lines: functions in a macro are those of whoever uses it. Lines stay lines.
+fn without_macros(code: &str) -> String {
+    let mut inside = false;
+    let line = |line: &str| {
+        let is_macro = inside || line.trim_start().starts_with('#');
+        inside = is_macro && line.trim_end().ends_with('\\');
+        format!("{}\n", if is_macro { "" } else { line })
+    };
+    code.lines().map(line).collect()
 }
 
 #[test]
 fn functions_of_kernels_are_found() {
     let text = "struct S { u32 a; };\ntemplate <u32 N> __device__ void f(u32 a) { // {\n    if (a) {\n        g();\n    }\n}\n\
                 @compute @workgroup_size(64)\nfn h(a: u32) {\n}\n";
-    let found = kernel_functions(text);
-    let lengths: Vec<_> = found.iter().map(|(head, lines)| (head.as_str(), *lines)).collect();
+    let found = kernel_functions(&code(text));
+    let lengths: Vec<_> = found.iter().map(|block| (block.head.as_str(), block.lines)).collect();
     let [f, h] = ["template <u32 N> __device__ void f(u32 a)", "@compute @workgroup_size(64) fn h(a: u32)"];
     assert_eq!(lengths, [("if (a)", 1), (f, 3), (h, 0)]);
 }
@@ -203,36 +235,110 @@ fn functions_of_kernels_are_found() {
 fn functions_of_kernels_are_short() {
     let (mut count, mut long) = (0, Vec::new());
     for source in sources().iter().filter(|source| source.is_kernel()) {
-        let functions = kernel_functions(&source.text);
+        let functions = kernel_functions(&code(&source.text));
         count += functions.len();
-        let over = functions.into_iter().filter(|(_, lines)| *lines > KERNEL);
-        long.extend(over.map(|(head, lines)| format!("{}: {lines} lines of `{head}`", source.path)));
+        let over = functions.into_iter().filter(|block| block.lines > KERNEL);
+        long.extend(over.map(|block| format!("{}: {} lines of `{}`", source.path, block.lines, block.head)));
     }
     assert!(count > 1000, "only {count} functions of kernels were found");
     assert!(long.is_empty(), "functions of more than {KERNEL} lines in kernels: {}", long.join(", "));
 }
 
-/// Lines of comments, and all that are not empty.
-fn comments(source: &Source) -> (usize, usize) {
-    let lines = source.text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let marks: &[&str] = if source.path.ends_with(".py") { &["#"] } else { &["//"] };
-    lines.fold((0, 0), |(comments, all), line| {
-        (comments + usize::from(marks.iter().any(|mark| line.starts_with(mark))), all + 1)
-    })
+/// Macros without arguments that stand for `__device__`.
+fn device_macros<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let macros = texts.flat_map(str::lines).filter_map(|line| line.strip_prefix("#define ")?.split_once(' '));
+    macros
+        .filter(|(name, stands_for)| !name.contains('(') && stands_for.contains("__device__"))
+        .map(|(name, _)| name)
+        .collect()
+}
+
+/// Whether a head begins with one of these words, after the parameters of a template.
+fn begins_with(head: &str, words: &[&str]) -> bool {
+    let parameters = |head: &str| {
+        let mut depth = 0;
+        let end = head.find(|c: char| {
+            depth += i32::from(c == '<') - i32::from(c == '>');
+            c == '>' && depth == 0
+        });
+        end.map_or(head.len(), |end| end + 1)
+    };
+    let head = head.strip_prefix("template ").map_or(head, |rest| rest[parameters(rest)..].trim_start());
+    words.contains(&head.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default())
+}
+
+/// Whether a function runs on a device: all of WGSL do.
+fn is_for_device(head: &str, macros: &[&str]) -> bool {
+    let named = head.split(' ').any(|word| ["__device__", "__global__", "fn"].contains(&word));
+    named || begins_with(head, &ENTRIES) || begins_with(head, macros)
+}
+
+/// Whether comments of some length stand directly above line `first`.
+fn is_explained(lines: &[&str], first: usize) -> bool {
+    let above = lines[..first].iter().rev().map_while(|line| line.trim().strip_prefix("//"));
+    above.map(|comment| comment.trim().chars().count()).sum::<usize>() >= WORDS
+}
+
+/// Lines with functions for a device above which nothing says what they compute, and the number of all such functions.
+///
+/// Kernels one directly below the other are those of one template, and what stands above the first is of all.
+fn unexplained(text: &str, macros: &[&str]) -> (Vec<usize>, usize) {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut all = kernel_functions(&without_macros(&code(text)));
+    all.retain(|block| is_for_device(&block.head, macros));
+    all.sort_by_key(|block| block.first);
+    let (mut found, mut last) = (Vec::new(), None);
+    for block in &all {
+        let is_entry = begins_with(&block.head, &ENTRIES);
+        let follows = is_entry && block.first > 0 && last == Some(block.first - 1);
+        if !follows && !is_explained(&lines, block.first) {
+            found.push(block.first + 1);
+        }
+        last = is_entry.then_some(block.last);
+    }
+    (found, all.len())
 }
 
 #[test]
-fn crates_explain_themselves() {
+fn what_is_not_explained_is_found() {
+    let text = "#include \"a.cuh\"\n#define TOGETHER __device__ __noinline__\n\
+                // y [N] = 2 * x\n__device__ float a(float x) { return 2.0f * x; }\n\
+                __device__ float b(float x) { return x; }\n\
+                // Over a template: x [N] += 1\ntemplate <u32 N>\nTOGETHER void c(float* x) {\n    if (x) {\n    }\n}\n\
+                template <u32 N>\nTOGETHER void d(float* x) {}\n\
+                // Too far away from it.\n\n__device__ void e();\nKERNEL(f, Args, 256) {}\n// x\nKERNEL(g, Args, 256) {}\n\
+                KERNEL(h, Args, 256) {}\n\
+                #define OF(name) \\\n    KERNEL(name, Args, 256) { \\\n        work(args); \\\n    }\n\
+                int host(int x) { return x; }\n\
+                struct S {\n  private:\n    __device__ S(int x) : x{x} {}\n    // Another number.\n    __device__ S() : x{1} {}\n};\n";
+    let macros = device_macros([text].into_iter());
+    assert_eq!(macros, ["TOGETHER"]);
+    let place = |what: &str| text[..text.find(what).expect("a part of the text")].matches('\n').count() + 1;
+    let wanted =
+        ["__device__ float b", "template <u32 N>\nTOGETHER void d", "KERNEL(f", "KERNEL(g", "__device__ S(int"];
+    assert_eq!(unexplained(text, &macros), (wanted.map(place).to_vec(), 9));
+    let text =
+        "// out [N] = 2 * x\n@compute @workgroup_size(64)\nfn a(x: u32) {\n}\n\nfn b() -> u32 {\n    return 1u;\n}\n";
+    assert_eq!(unexplained(text, &[]), (vec![6], 2));
+}
+
+#[test]
+fn functions_of_kernels_say_what_they_compute() {
     let all = sources();
-    let mut packages: Vec<&str> = all.iter().filter_map(Source::package).collect();
-    packages.dedup();
-    let share = |package: &&str| {
-        let counts = all.iter().filter(|source| source.package() == Some(package)).map(comments);
-        let (comments, lines) = counts.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
-        100 * comments / lines.max(1)
-    };
-    let shares: Vec<String> = packages.iter().map(|package| format!("{package} {} %", share(package))).collect();
-    println!("{}", shares.join(", "));
-    let few: Vec<&&str> = packages.iter().filter(|package| share(package) < COMMENTS).collect();
-    assert!(few.is_empty(), "less than {COMMENTS} % of comments: {few:?} of {}", shares.join(", "));
+    let kernels = || all.iter().filter(|source| source.is_kernel());
+    let macros = device_macros(kernels().map(|source| source.text.as_str()));
+    let (mut count, mut silent) = (0, Vec::new());
+    for source in kernels() {
+        let (lines, functions) = unexplained(&source.text, &macros);
+        count += functions;
+        silent.extend(lines.iter().map(|line| format!("{}:{line}", source.path)));
+    }
+    println!("{count} functions for devices");
+    assert!(count > 2000, "only {count} functions for devices were found");
+    assert!(
+        silent.is_empty(),
+        "{} functions for devices without a line above them that says what they compute, with shapes: {}",
+        silent.len(),
+        silent.join(", ")
+    );
 }

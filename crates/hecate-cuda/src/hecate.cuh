@@ -58,6 +58,7 @@ template <> struct Words<8> {
 
 // N elements as they lie in memory, which takes half the registers where they have 16 bits; and the run that they are.
 template <u32 TYPE, u32 N> using Bits = typename Words<TYPE == 0 ? 2 * N : N>::type;
+// Returns N elements as floats, out of their bits.
 template <u32 N, u32 TYPE> __device__ __forceinline__ Run<N> run_of(Bits<TYPE, N> bits) {
     // The words as they lie, then one by one.
     union {

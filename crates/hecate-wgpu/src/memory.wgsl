@@ -7,6 +7,7 @@
 // [count] words that are read; for `widen` [count / 2] words of two halves, for `narrow` [count] floats.
 @group(0) @binding(2) var<storage, read> origin: array<u32>;
 
+// to [count] = value
 @compute @workgroup_size(256)
 // to[i] = value. An invocation writes one word.
 fn fill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
@@ -16,6 +17,7 @@ fn fill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 }
 
+// to [count] = origin
 @compute @workgroup_size(256)
 // to[i] = origin[i]. An invocation copies one word.
 fn copy(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
@@ -25,6 +27,7 @@ fn copy(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 }
 
+// to [count] = origin.float(), from halves
 @compute @workgroup_size(256)
 // An invocation widens both halves of one word; the last word may have one alone.
 fn widen(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
@@ -38,6 +41,7 @@ fn widen(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     }
 }
 
+// to [count] = origin.half(), from floats
 @compute @workgroup_size(256)
 // An invocation rounds two floats into one word, so that no two invocations write the same word.
 fn narrow(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {

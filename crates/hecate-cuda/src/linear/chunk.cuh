@@ -176,7 +176,7 @@ template <u32 TILES>
 struct Sum {
     float x[TILES][4];
 
-    // x = 0.
+    // x [16, 8 * TILES] = 0
     __device__ __forceinline__ void clear() {
         #pragma unroll
         for (u32 n = 0; n < TILES; n++)

@@ -329,6 +329,7 @@ template <template <bool> class Rows, bool MOMENTUM> __device__ __forceinline__ 
     args.out[at] = args.gate ? y * silu(gate) : y;
 }
 
+// Takes one token through a head of a layer: convolutions, gates, (1)-(5), the norm and the output gate.
 KERNEL(decode, Decode, 1024) {
     DYNAMIC_SHARED(float, shared);
     if (args.s) decoded<Kept, true>(args, shared);

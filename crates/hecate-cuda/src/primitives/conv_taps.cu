@@ -139,6 +139,7 @@ KERNEL(conv_forward_l2_norm, Forward, 256, 2) {
 struct ForwardEach {
     Forward each[MOST_EACH];
 };
+// Computes several convolutions of the same rows at once, each with its own weights.
 KERNEL(conv_forward_each, ForwardEach, 256, 2) {
     const Forward& of = args.each[blockIdx.y];
     BY_TYPE(of.y.type,
@@ -326,6 +327,7 @@ struct GradientsEach {
 #else
 #define EACH_BLOCKS 1
 #endif
+// Takes back several convolutions of the same rows at once; block z is of one of them.
 KERNEL(conv_gradients_each, GradientsEach, 256, EACH_BLOCKS) {
     __shared__ float shared[DOWN][TAPS][4][ACROSS];
     const Gradients& of = args.each[blockIdx.z];

@@ -65,6 +65,7 @@ __device__ __forceinline__ float largest_of(const float (&x)[PART]) {
     return most;
 }
 
+// largest = max(largest, |x|.max()) of x [count].
 KERNEL(fp8_largest, Largest, 256) {
     __shared__ float shared[32];
     float most = 0.0f;
@@ -138,6 +139,7 @@ __device__ __forceinline__ uint4 rounded(const float (&x)[PART], float inverse, 
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+// out [rows,columns] = fp8(x / scale), and maximum = max(maximum, |x|.max()).
 KERNEL(fp8_cast, Cast, 256) {
     __shared__ float shared[32];
     float inverse = 1.0f / scale_of(args), most = 0.0f;

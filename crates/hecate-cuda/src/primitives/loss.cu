@@ -96,6 +96,7 @@ template <class Args> __device__ __forceinline__ Row whole_row(const Args& args,
     return {top, logf(block_sum(seen.top == top ? seen.sum : seen.sum * expf(seen.top - top), shared))};
 }
 
+// lse[row] = logsumexp(logits[row]) and loss[row], one block a row.
 KERNEL(cross_entropy, CrossEntropy, 256) {
     __shared__ float shared[32];
     const Row row = whole_row(args, shared);

@@ -128,6 +128,7 @@ template <u32 TILE> __device__ __forceinline__ void products(const Product& args
 // Tiles of 64 x 64 for small results, of 128 x 128 where there are blocks enough.
 KERNEL(matmul_64, Product, THREADS) { products<64>(args); }
 
+// out [rows,columns] = a @ b in tiles of 128 x 128.
 KERNEL(matmul_128, Product, THREADS) { products<128>(args); }
 
 // a [batch,rows,inner], b [batch,columns,inner], out [batch,rows,columns].
@@ -278,6 +279,7 @@ template <u32 ROWS> __device__ __forceinline__ void each_column(const Each& args
 #else
 #define TOGETHER 5
 #endif
+// out [1,columns] = a @ b.T of each of several matrices b.
 KERNEL(matmul_each_row, Each, THREADS, TOGETHER) { each_column<1>(args); }
 // Two to eight rows.
 KERNEL(matmul_each, Each, THREADS) { each_column<FEW>(args); }

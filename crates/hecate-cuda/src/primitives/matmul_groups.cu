@@ -153,6 +153,7 @@ template <u32 TYPE> __device__ __forceinline__ void product(const GroupProduct& 
     }
 }
 
+// out [rows,columns] = a [rows,inner] @ b.T, with b [columns,inner], by the type of both.
 KERNEL(matmul_groups_bf16, GroupProduct, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     product<1>(args, *(Shared*)shared);

@@ -57,7 +57,7 @@ template <u32 N, class Args> __device__ __forceinline__ Run<N> weights(const Arg
     return w;
 }
 
-// r w x
+// r * x * w of a run at (row, column); without w where the norm is l2.
 template <u32 N, class Args>
 __device__ __forceinline__ Run<N> scaled(Run<N> x, float r, const Args& args, u64 row, u64 column) {
 #pragma unroll

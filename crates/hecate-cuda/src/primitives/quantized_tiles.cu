@@ -225,6 +225,7 @@ template <u32 TYPE> __device__ __forceinline__ void tiles(const QuantizedProduct
     BY_FORMAT(args.format, Tile<TYPE, FORMAT>(args, (Shared*)shared).work((Shared*)shared))
 }
 
+// y [rows,columns] = x [rows,inner] @ weights.T, by the type of x and y.
 KERNEL(quantized_tiles_f32, QuantizedProduct, 512, 1) {
     DYNAMIC_SHARED(u8, shared);
     tiles<0>(args, shared);

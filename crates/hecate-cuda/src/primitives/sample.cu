@@ -387,6 +387,7 @@ template <u32 TYPE> __device__ __forceinline__ u32 drawn(const Sample& args, Gro
     }
 }
 
+// Draws one token from each row of scores [texts,vocabulary], a cluster a row.
 KERNEL(sample, Sample, 1024, 1) {
     DYNAMIC_SHARED(u8, shared);
     u32 token;

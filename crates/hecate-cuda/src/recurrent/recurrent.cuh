@@ -229,6 +229,7 @@ template <class Cell> __device__ constexpr bool overwrites(...) { return false; 
 
 // `Cell::RENORMS`, false where it is not said.
 template <class Cell> __device__ constexpr auto renorms(int) -> decltype(Cell::RENORMS, bool()) { return Cell::RENORMS; }
+// Chosen for cells that do not say it.
 template <class Cell> __device__ constexpr bool renorms(...) { return false; }
 
 // The state of a sequence and head out of the slots' arrays, and back.

@@ -274,6 +274,7 @@ KERNEL(atlas_forward, AtlasCall, ALONE) {
     run_forward(args.cell, args.call, near);
 }
 
+// All sequences and heads backward, from gradients of outputs and of the final states.
 KERNEL(atlas_backward, AtlasCall, ALONE) {
     DYNAMIC_SHARED(float, near);
     run_backward(args.cell, args.call, near);

@@ -213,6 +213,7 @@ KERNEL(lattice_forward, LatticeCall, ALONE) {
     run_forward(args.cell, args.call, near);
 }
 
+// All sequences and heads backward, from gradients of outputs and of the final states.
 KERNEL(lattice_backward, LatticeCall, ALONE) {
     DYNAMIC_SHARED(float, near);
     run_backward(args.cell, args.call, near);

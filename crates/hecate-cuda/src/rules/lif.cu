@@ -87,11 +87,13 @@ struct LifCall {
     Lif cell;
 };
 
+// All sequences and heads forward, token by token.
 KERNEL(lif_forward, LifCall, MOST_THREADS) {
     DYNAMIC_SHARED(float, near);
     run_forward(args.cell, args.call, near);
 }
 
+// All sequences and heads backward, from gradients of outputs and of the final states.
 KERNEL(lif_backward, LifCall, MOST_THREADS) {
     DYNAMIC_SHARED(float, near);
     run_backward(args.cell, args.call, near);

@@ -18,13 +18,13 @@ struct Neuron {
     // (101); NaN stays, so that it is seen.
     __device__ __forceinline__ float fire(float h) const { return h >= threshold ? 1.0f : h < threshold ? 0.0f : h; }
 
-    // (102)
+    // u = h - δ s where a reset subtracts, else (1 - s) * h: equation (102).
     __device__ __forceinline__ float reset(float h, float s) const {
         if (subtracts) return h - taken * s;
         return s == 1.0f ? 0.0f : h;
     }
 
-    // (104)
+    // The surrogate's derivative of the spike by h, a curve around the threshold with slope α: equation (104).
     __device__ __forceinline__ float derivative(float h) const {
         float x = h - threshold;
         if (surrogate == ARCTAN) {

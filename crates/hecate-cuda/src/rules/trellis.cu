@@ -231,6 +231,7 @@ KERNEL(trellis_forward, TrellisCall, ALONE) {
     run_forward(args.cell, args.call, near);
 }
 
+// All sequences and heads backward, from gradients of outputs and of the final states.
 KERNEL(trellis_backward, TrellisCall, ALONE) {
     DYNAMIC_SHARED(float, near);
     run_backward(args.cell, args.call, near);

@@ -402,6 +402,7 @@ KERNEL(trellis_pieces_forward, TrellisCall, ALONE) {
     run_pieces(args.cell, args.call, near);
 }
 
+// All sequences and heads backward, from gradients of outputs and of the final states.
 KERNEL(trellis_pieces_backward, TrellisCall, ALONE) {
     DYNAMIC_SHARED(float, near);
     run_pieces_backward(args.cell, args.call, near);

@@ -10,6 +10,7 @@
 // [N kept + rows, width], or [rows, width] without a cache
 @group(0) @binding(3) var<storage, read_write> rows: array<f32>;
 
+// rows[last `kept` rows of each sequence] += last [N,kept,width]
 @compute @workgroup_size(64)
 // An invocation adds one element; rows of different sequences never meet.
 fn add_last(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {

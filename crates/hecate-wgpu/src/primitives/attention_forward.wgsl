@@ -52,6 +52,7 @@ fn finish(job: Job, part: u32, slot: u32, lane: u32, near: vec4<f32>, far: vec4<
     if job.slab == 0u && lane % 8u == 0u { lse[row] = select(top + log(sum), sum, is_nan(sum)); }
 }
 
+// out = softmax(scale * q @ k.T) @ v for 32 units of a job and a slab of columns, with lse a unit.
 @compute @workgroup_size(64)
 // Every barrier is reached by all 64 invocations: loops depend on the job alone.
 fn attention_forward(own: Member) {

@@ -38,6 +38,7 @@ fn finish(job: Job, lane: u32, i: u32, sloped: array<vec4<f32>, 2>, seen: array<
     }
 }
 
+// dq = scale * (p ∘ (dy @ v.T - D)) @ k for 32 units of a job and a slab of columns, and D a unit.
 @compute @workgroup_size(64)
 // The same loop as the forward, with the maximum and the sum known.
 fn attention_dq(own: Member) {

@@ -9,6 +9,7 @@
 // [count, width]
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
+// y [count,width] = table[ids]; an id past the vocabulary gives `missing`.
 @compute @workgroup_size(64)
 // An invocation copies one element.
 fn gather(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {

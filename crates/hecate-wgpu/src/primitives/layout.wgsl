@@ -7,6 +7,7 @@
 // Words of the source; types do not matter here.
 @group(0) @binding(2) var<storage, read> origin: array<u32>;
 
+// to[start + n * stride : + run] = origin[start + n * stride : + run], for each run n
 @compute @workgroup_size(256)
 // An invocation copies one word.
 fn copy_runs(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {

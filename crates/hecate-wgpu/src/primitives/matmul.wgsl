@@ -122,6 +122,7 @@ fn put(base: u32, top: u32, left: u32, x: mat4x4<f32>) {
     if n > 3u { put_four(at + 3u * args.columns, left, x[3]); }
 }
 
+// out [rows,columns] = a @ b of each product, or a part of the sums over the inner dimension.
 @compute @workgroup_size(SIDE * SIDE)
 // The loop over the terms is the same for all invocations, and so are its barriers.
 fn matmul(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {

@@ -36,6 +36,7 @@ fn put(sums: Sums, to: u32, i: u32, j: u32) {
     coopStoreT(sums, &out[at], stride);
 }
 
+// out [rows,columns] = a @ b of each product, or a part of the sums over the inner dimension.
 @compute @workgroup_size(4u * LANES)
 // All branches and loops are the same for the whole workgroup, since matrices need every lane.
 fn matmul_cooperative(@builtin(workgroup_id) id: vec3<u32>, @builtin(subgroup_id) subgroup: u32) {

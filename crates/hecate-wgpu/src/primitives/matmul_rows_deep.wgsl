@@ -1,6 +1,7 @@
 // The terms of a column lie one after another: `b [batch, columns, inner]`. A workgroup has four columns, and its
 // invocations have every 64th term of them.
 
+// out [ROWS,columns] = a [ROWS,inner] @ b.T, with b [columns,inner], for each product.
 @compute @workgroup_size(64)
 // Columns after the last are read as the last and left out.
 fn matmul_rows_deep(own: Member) {

@@ -7,6 +7,7 @@ const SLICES = 8u;
 // Sums of one row: [SLICES, ACROSS].
 var<workgroup> slices: array<f32, 256>;
 
+// out [ROWS,columns] = a [ROWS,inner] @ b [inner,columns], for each product.
 @compute @workgroup_size(256)
 // Columns after the last are read as the last and left out.
 fn matmul_rows_flat(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {

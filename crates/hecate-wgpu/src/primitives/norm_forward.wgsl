@@ -11,6 +11,7 @@ fn inverse_length(a: f32, b: f32) -> f32 {
     return 1.0 / (large * sqrt(1.0 + ratio * ratio));
 }
 
+// y [rows,width] = x / sqrt(|x|² + ε²) for L2, else x / sqrt(mean(x²) + ε) * weight * gate; `inverse` [rows] is kept.
 @compute @workgroup_size(INVOCATIONS)
 // LANES invocations own a row, and take its elements in turn.
 fn normalise(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {

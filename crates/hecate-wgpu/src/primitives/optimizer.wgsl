@@ -12,6 +12,7 @@
 // [1], where CLIP says that gradients are clipped
 @group(0) @binding(5) var<storage, read> norm_squared: array<f32>;
 
+// m = β1 m + (1 - β1) g, s = β2 s + (1 - β2) g², value -= lr * (m̂ / (sqrt(ŝ) + ε) + decay * value)
 @compute @workgroup_size(256)
 // An invocation updates one element and both of its moments.
 fn adamw(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {

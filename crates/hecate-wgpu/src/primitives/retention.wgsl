@@ -13,6 +13,7 @@
 // [rows, width]: dy log a
 @group(0) @binding(6) var<storage, read_write> scaled: array<f32>;
 
+// y = log a = -exp(slope) * softplus(x + offset), of [rows,width] with a slope and an offset a head.
 @compute @workgroup_size(256)
 // An invocation makes one element.
 fn retention(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -22,6 +23,7 @@ fn retention(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_ind
     y[i] = -exponential(slope[head]) * softplus(x[i] + offset[head]);
 }
 
+// y = dx = dy * -exp(slope) * sigmoid(x + offset), and scaled = dy * log a, whose sum over rows is dslope.
 @compute @workgroup_size(256)
 // An invocation makes one element of both results; the host sums them over rows.
 fn retention_backward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {

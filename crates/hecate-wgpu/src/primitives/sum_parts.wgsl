@@ -7,6 +7,7 @@
 // [count]
 @group(0) @binding(2) var<storage, read_write> out: array<f32>;
 
+// out [count] = parts [number,count].sum(0)
 @compute @workgroup_size(64)
 // An invocation adds up one element of all parts.
 fn sum_parts(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {

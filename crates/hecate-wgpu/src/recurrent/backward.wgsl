@@ -151,6 +151,7 @@ fn store_anchor(sequence_head: u32) {
     }
 }
 
+// Takes a sequence and head back through the dispatch's ticks, and stores gradients of arguments and of initial states.
 @compute @workgroup_size(THREADS)
 // Loops over ticks are uniform, as in the forward.
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {

@@ -19,6 +19,7 @@ fn store_record(i: u32) {
     }
 }
 
+// Takes a sequence and head through the dispatch's ticks: out [rows,H,V] and states, or states and records for a backward.
 @compute @workgroup_size(THREADS)
 // Loops over ticks are uniform: `args` and the workgroup's number decide them.
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {

@@ -47,7 +47,7 @@ fn totalled(phase: u32, sums: vec4<f32>) {
     put(grads.gates + 1u, sums.y);
 }
 
-// (104)
+// The surrogate's derivative of the spike by h, a curve around the threshold: equation (104).
 fn derivative(h: f32) -> f32 {
     let slope = args.cell.slope;
     let x = h - args.cell.threshold;

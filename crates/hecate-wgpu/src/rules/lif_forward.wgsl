@@ -44,7 +44,7 @@ fn down(phase: u32, r: u32, c: u32) -> f32 {
     return row(token.q + r) * s;
 }
 
-// (103)
+// out[c] = sum, the read of column c: equation (103).
 fn landed(phase: u32, c: u32, sum: f32) {
     put(out + c, sum);
 }

@@ -132,6 +132,7 @@ struct Frozen : FrozenNorm {
         if (deep()) inner_grads_of<true>(pre, back);
         else inner_grads_of<false>(pre, back);
     }
+    // The same with one code for MLPs (DEEP) and one for matrices: errors v = prediction - value, then z0 and z1.
     template <bool DEEP> TOGETHER_OF void inner_grads_of(Panel pre, Panel back) const {
         if (DEEP) at_point(pre, 0.0f, k, x0.own(), s0.own(), width, o.key), activate(h, pre);
         // Outputs are sums over all columns of the hidden layer, and so over blocks.

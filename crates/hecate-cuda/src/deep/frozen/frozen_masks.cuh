@@ -153,6 +153,7 @@ struct FrozenMasks {
         begin_gates(call, sequence, start, count);
         masks();
     }
+    // Computes θ, δ, a, η and the recurrence's m, s, x, y [rows] of the group's tokens from the gates.
     TOGETHER_OF void begin_gates(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
         // Others read `tokens` behind the barrier below.
         if (threadIdx.x == 0) tokens = count, turn ^= 1;

@@ -3,6 +3,7 @@
 #include "frozen_backward.cuh"
 #include "frozen_forward.cuh"
 
+// All sequences and heads forward; below it, backward.
 KERNEL(frozen_matrix, FrozenArgs, FROZEN_THREADS) {
     DYNAMIC_SHARED(float, near);
     run_forward(args.call, args.cell, near);

@@ -26,8 +26,9 @@ struct Panel {
     __device__ __forceinline__ Factor t() const { return {x, 1, stride}; }
 };
 
-// f of one, two or three by elements.
+// f(x), element by element.
 template <class F> __device__ __forceinline__ float4 map(F f, float4 x) { return make_float4(f(x.x), f(x.y), f(x.z), f(x.w)); }
+// f(x, y), element by element.
 template <class F> __device__ __forceinline__ float4 map(F f, float4 x, float4 y) {
     return make_float4(f(x.x, y.x), f(x.y, y.y), f(x.z, y.z), f(x.w, y.w));
 }

@@ -100,9 +100,11 @@ struct Reverse : Frozen {
         __syncthreads();
     }
     using Frozen::save;
+    // Keeps the state before group g.
     TOGETHER_OF void save(u32 g) const {
         each_of(g, [&](Panel x, Panel to, u32 height, u32 wide) { move(to, x, height, wide); });
     }
+    // Restores the state before group g.
     TOGETHER_OF void recall(u32 g) const {
         each_of(g, [&](Panel x, Panel from, u32 height, u32 wide) { move(x, from, height, wide); });
     }
@@ -236,6 +238,7 @@ struct Reverse : Frozen {
         if (deep()) inner_grads_back_of<true>(call, sequence, start);
         else inner_grads_back_of<false>(call, sequence, start);
     }
+    // The same with one code for MLPs (DEEP) and one for matrices.
     template <bool DEEP> TOGETHER_OF void inner_grads_back_of(const RecurrentCall& call, const SequenceHead& sequence, u32 start) {
         Panel dz0 = hq;
         if (DEEP) hidden_back(dz0);

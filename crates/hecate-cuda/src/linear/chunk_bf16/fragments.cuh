@@ -97,7 +97,7 @@ template <u32 TILES>
 struct Sums {
     float x[TILES][4];
 
-    // x = 0.
+    // x [16, 8 * TILES] = 0
     __device__ __forceinline__ void clear() {
         #pragma unroll
         for (u32 n = 0; n < TILES; n++)
@@ -105,7 +105,7 @@ struct Sums {
             for (u32 i = 0; i < 4; i++) x[n][i] = 0.0f;
     }
 
-    // x += y.
+    // x += y, both [16, 8 * TILES]
     __device__ __forceinline__ void add(const Sums& y) {
         #pragma unroll
         for (u32 n = 0; n < TILES; n++)

@@ -21,7 +21,7 @@ struct Products {
     // [16 ROWS,COLUMNS] of a warp.
     struct Keys {
         Sums<COLUMNS / 8> x[ROWS];
-        // x = 0.
+        // x [16 * ROWS, COLUMNS] = 0
         __device__ __forceinline__ void clear() {
             #pragma unroll
             for (u32 r = 0; r < ROWS; r++) x[r].clear();

@@ -131,6 +131,7 @@ template <int WIDTH> __device__ __forceinline__ void forward(const Forward& args
     else ForwardBlock<WIDTH, 2>(args, tiles).run();
 }
 
+// Kernels for rows of at most 64, 128 and 256 elements.
 KERNEL(attention_tiles_forward_64, Forward, 128, 3) {
     DYNAMIC_SHARED(u8, shared);
     forward<64>(args, shared);

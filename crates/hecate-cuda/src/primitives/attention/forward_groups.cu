@@ -177,6 +177,7 @@ template <int WIDTH, u32 TYPE> __device__ __forceinline__ void forward(const Gro
     if constexpr (GROUPS_MULTIPLY) run<WIDTH, TYPE>(args, *(Shared<WIDTH>*)shared);
 }
 
+// Kernels for rows of at most 64 and 128 elements, by type.
 KERNEL(attention_groups_forward_64_bf16, GroupCall<Forward>, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     forward<64, 1>(args, shared);

@@ -140,6 +140,7 @@ template <int WIDTH> __device__ __forceinline__ void query_grads(const QueryGrad
     else QueryBlock<WIDTH, 2>(args, tiles).run();
 }
 
+// Kernels for rows of at most 64, 128 and 256 elements.
 KERNEL(attention_tiles_dq_64, QueryGrads, 128, 2) {
     DYNAMIC_SHARED(u8, shared);
     query_grads<64>(args, shared);

@@ -170,6 +170,7 @@ template <int WIDTH, u32 TYPE> __device__ __forceinline__ void query_grads(const
     if constexpr (GROUPS_MULTIPLY) run<WIDTH, TYPE>(args, *(Shared<WIDTH>*)shared);
 }
 
+// Kernels for rows of at most 64 and 128 elements, by type.
 KERNEL(attention_groups_dq_64_bf16, GroupCall<QueryGrads>, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     query_grads<64, 1>(args, shared);

@@ -103,12 +103,13 @@ struct Mapped : Reverse {
     // The first layer that there is.
     __device__ u32 lowest() const { return deep() ? 0 : 1; }
 
-    // Both states out of, or into, matrices in global memory; the first is not there where the memory is a matrix.
+    // Loads the block's part of both layers' states from matrices in global memory; a matrix memory has no first layer.
     TOGETHER_OF void load_states(const float* w0, const float* w1) const {
         if (deep()) move(layer[0].x, low(w0), o.key, width);
         move(layer[1].x, high(w1), width, o.value);
         __syncthreads();
     }
+    // Stores the block's part of both layers' states to matrices in global memory.
     TOGETHER_OF void save_states(float* w0, float* w1) const {
         if (deep()) move(low(w0), layer[0].x, o.key, width);
         move(high(w1), layer[1].x, width, o.value);
@@ -146,6 +147,7 @@ struct Mapped : Reverse {
     TOGETHER_OF void put_by(u32 g) const {
         each_begun(g, [&](Panel at, Panel x, u32 height, u32 wide) { move(at, x, height, wide); });
     }
+    // Restores the state before group g.
     TOGETHER_OF void take_back(u32 g) const {
         each_begun(g, [&](Panel at, Panel x, u32 height, u32 wide) { move(x, at, height, wide); });
     }
@@ -153,6 +155,7 @@ struct Mapped : Reverse {
     template <class F> __device__ __forceinline__ static void each_of(const Layer& l, F f) {
         fours<1>(l.height, l.wide, [&](u32, u32) { return 0; }, [&](u32 i, u32 j, int) { f(i, j); });
     }
+    // x [height,wide] = 0
     TOGETHER_OF static void clear(Panel x, u32 height, u32 wide) {
         float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         fours<1>(height, wide, [&](u32, u32) { return zero; }, [&](u32 i, u32 j, float4 x0) { x.four(i, j) = x0; });
@@ -177,6 +180,7 @@ struct Mapped : Reverse {
         // With q = 4 the root's square stands for the sum, so that κ rounds as ω does.
         kappa = (2.0f - q) * l.raise<MAP>(ratio) * ratio * per / (MAP == CUBES ? root * root : sum);
     }
+    // Computes ω and κ of the state that each token sees.
     template <int MAP> TOGETHER_OF void factors_of_reads(const Layer& l) const {
         EACH(t, l.tokens) factors<MAP>(l, l.sigma + l.seen(t), l.norms + t, l.omega[t], l.number(KAPPA)[t]);
         __syncthreads();

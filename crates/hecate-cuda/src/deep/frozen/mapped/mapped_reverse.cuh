@@ -19,6 +19,7 @@ struct MappedReverse : Mapped {
         __syncthreads();
         for (u32 i = lowest(); i < 2; i++) clear(way_back[i].danchor, layer[i].height, layer[i].wide);
     }
+    // Stores the gradients of the initial state `index`.
     TOGETHER_OF void close(const RecurrentCall& call, u64 index) const {
         auto slot = [&](u32 i) { return call.dinitial[i] + index * call.sizes[i]; };
         if (deep()) move(low(slot(0)), way_back[0].d, o.key, width);

@@ -31,7 +31,7 @@ const PARTS: u32 = 8u;
 var<private> own_layer: u32;
 var<private> layer: LayerPlaces;
 
-// 0 or 1.
+// Makes layer `number`, 0 or 1, the one in work.
 fn begin_layer(number: u32) {
     own_layer = number;
     layer = plan.layers[number];
