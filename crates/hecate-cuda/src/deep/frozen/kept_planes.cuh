@@ -1,37 +1,37 @@
-// States that are kept as planes of halves, as they lie in shared memory, one after another. The copy engine moves them while
-// threads do other things. That takes capability 9.0, as clusters do.
+// States kept as planes of fp16, as they lie in shared memory, one after another. The copy engine (TMA) moves them while threads
+// compute. It exists from capability 9.0 on, as clusters do.
 #pragma once
 #include "group.cuh"
 #include "plane.cuh"
 
-// Elsewhere these functions do nothing: kernels that have them are compiled for every GPU, and run on those alone.
+// On older GPUs these functions do nothing: the kernels that use them compile there, but never run.
 #if __CUDA_ARCH__ >= 900
 #define COPY_ENGINE true
 #else
 #define COPY_ENGINE false
 #endif
 
-// Gates by which threads wait for planes, one a layer.
+// Returns the barriers in shared memory at which threads wait for planes, one a layer.
 __device__ __forceinline__ u64* plane_gates() {
     __shared__ u64 gates[2];
     return gates;
 }
-// By one thread; a barrier follows.
+// Initialises both barriers, by one thread; a __syncthreads follows.
 __device__ __forceinline__ void open_gates() {
 #if COPY_ENGINE
-    // One arrival, of the thread that says how much is to come.
+    // One thread arrives: the one that says how many bytes will come.
     gate_open(plane_gates(), 1), gate_open(plane_gates() + 1, 1);
     show_to_groups();
 #endif
 }
-// What threads of the block wrote to planes comes before copies out of them and into their place. A barrier follows.
+// Makes the block's writes to planes visible to copies. A __syncthreads follows.
 __device__ __forceinline__ void show_planes() {
 #if COPY_ENGINE
     show_to_groups();
 #endif
 }
 
-// What is read once more in a whole pass is the first to leave the cache.
+// A cache policy for what is read only once more, after a whole pass: it leaves the cache first.
 __device__ __forceinline__ u64 leave_first() {
     u64 policy = 0;
 #if COPY_ENGINE
@@ -39,8 +39,8 @@ __device__ __forceinline__ u64 leave_first() {
 #endif
     return policy;
 }
-// All of these are called by one thread. A plane is its elements with their units: a multiple of sixteen bytes.
-// Begins to write one, and returns where the next lies.
+// The functions below are called by one thread. `size` counts 32-bit words of a plane with its scales, 16 bytes at least.
+// Starts to copy a plane to global memory, and returns where the next one goes.
 __device__ __forceinline__ float* keep_plane(float* to, const Plane& plane, u32 size) {
 #if COPY_ENGINE
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;"
@@ -48,26 +48,26 @@ __device__ __forceinline__ float* keep_plane(float* to, const Plane& plane, u32 
 #endif
     return to + size;
 }
-// After the last of those that belong together.
+// Ends a set of copies that belong together.
 __device__ __forceinline__ void stores_begun() {
 #if COPY_ENGINE
     stores_commit();
 #endif
 }
-// Planes may change again when they have been read.
+// Waits until the planes are read and may be overwritten.
 __device__ __forceinline__ void planes_read() {
 #if COPY_ENGINE
     stores_read();
 #endif
 }
-// Begins to read one. Its gate opens when as much has come as is expected.
+// Announces how many words the layer's copies bring; the barrier opens when they are there.
 __device__ __forceinline__ void expect_planes(u64* gate, u32 size) {
 #if COPY_ENGINE
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
                  :: "r"((u32)__cvta_generic_to_shared(gate)), "r"(4 * size) : "memory");
 #endif
 }
-// Returns where the next lies, as above.
+// Starts to copy a plane to shared memory, and returns where the next one lies.
 __device__ __forceinline__ const float* fetch_plane(const Plane& plane, const float* from, u32 size, u64* gate) {
 #if COPY_ENGINE
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
@@ -76,7 +76,7 @@ __device__ __forceinline__ const float* fetch_plane(const Plane& plane, const fl
 #endif
     return from + size;
 }
-// A row of a multiple of sixteen bytes is asked for, so that the cache has it when it is read; and a number.
+// Prefetches a row of a multiple of 16 bytes into the second cache.
 __device__ __forceinline__ void expect_row(const void* row, u32 bytes) {
 #if COPY_ENGINE
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(__cvta_generic_to_global(row)), "r"(bytes) : "memory");
@@ -86,7 +86,7 @@ __device__ __forceinline__ void expect_row(const void* row, u32 bytes) {
 __device__ __forceinline__ void expect_number(const float* x) {
     asm volatile("prefetch.global.L2 [%0];" :: "l"(__cvta_generic_to_global(x)) : "memory");
 }
-// By all threads: until what is expected in a phase of this parity is there.
+// Waits, by all threads, for the planes announced in the phase of this parity.
 __device__ __forceinline__ void wait_for_planes(u32 layer, u32 parity) {
 #if COPY_ENGINE
     gate_wait(plane_gates() + layer, parity);

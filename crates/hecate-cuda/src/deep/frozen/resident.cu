@@ -1,12 +1,12 @@
 // Frozen groups forward with all factors in shared memory: a cluster of blocks takes a sequence and head, group by group.
 #include "resident.cuh"
 
-// Rows of outputs out of all blocks' parts, each row by one block.
+// out[t] = the sum over blocks of their parts, through the norm and with the residual; each block stores some rows.
 __device__ __forceinline__ void store_outputs(const Resident& f, const RecurrentCall& call, const SequenceHead& sequence,
                                               u32 start, Panel out) {
     // Row i of the block is token `i count + rank`.
     u32 count = f.cluster.count, rank = f.cluster.rank, mine = (f.tokens + count - 1 - rank) / count;
-    // Errors are done with: their place takes what has passed a norm.
+    // Errors are not read any more: their place takes the outputs after the norm.
     bool norm = f.o.norm;
     if (norm) f.normed_outputs(out, f.v, rank, count, mine);
     fours<2>(mine, f.o.value, [&](u32 i, u32 j) { return norm ? f.v.four(i, j) : f.total(out.row(i * count + rank) + j); }, [&](u32 i, u32 j, float4 y) {
@@ -18,7 +18,7 @@ __device__ __forceinline__ void store_outputs(const Resident& f, const Recurrent
     });
 }
 
-// One group, of which the state before is in `from`, and the one after goes to `to`.
+// Takes one group forward: out [count,V] of its tokens, and the state `from` before it becomes `to` after it.
 __device__ __forceinline__ void group(Resident& f, const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count,
                                       const State& from, const State& to) {
     f.begin_group(call, sequence, start, count);
@@ -29,7 +29,7 @@ __device__ __forceinline__ void group(Resident& f, const RecurrentCall& call, co
     f.values_of_first(OwnHalves{});
     u32 kind = f.o.activation;
     Plane q = f.queries[0], hq = f.queries[1], z0 = f.z0, z1 = f.z1;
-    // Pre-activations at keys are read no more.
+    // Pre-activations at keys are not read any more.
     OwnHalves wait = f.pre;
     bool tight = f.tight;
     tiles<SIDE>(f.rows, f.width, [&](const Tile& tile) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void group(Resident& f, const RecurrentCall& call, co
     });
     __syncthreads();
     if (tight) {
-        // Where queries were.
+        // Moves the hidden queries to where the queries were.
         tiles<SIDE>(f.rows, f.width, [&](const Tile& tile) {
             float sum[SIDE][4];
             get_tile(sum, wait, tile), set_tile(hq, tile, sum);
@@ -59,13 +59,13 @@ __device__ __forceinline__ void group(Resident& f, const RecurrentCall& call, co
     });
     f.cluster.meet();
     store_outputs(f, call, sequence, start, out);
-    // Planes get the next state.
+    // The planes get the next state.
     if (threadIdx.x == 0) planes_read();
     __syncthreads();
     f.write<true>(from, to);
 }
 
-// All sequences and heads; kept states are written where `call.kept` has a place for them.
+// Takes all sequences and heads forward, group by group; keeps states for a backward where `call.kept` has a place for them.
 __device__ __forceinline__ void run(const RecurrentCall& given, const Options& o, float* near) {
     __shared__ Resident f;
     __shared__ RecurrentCall call;
@@ -90,7 +90,7 @@ __device__ __forceinline__ void run(const RecurrentCall& given, const Options& o
         State last = f.slots(call.last, call, index);
         if (threadIdx.x == 0) f.find_anchor(call, sequence.head);
         __syncthreads();
-        // The state is where the next one is kept, or the last. Beside planes of halves it stays where the last one goes.
+        // The state lies where the next one is kept, or where the last one goes. With kept planes of fp16 it stays in the latter.
         auto place = [&](u32 interval) { return f.whole(sequence.kept + (u64)interval * call.state); };
         bool planes = call.kept && f.halves, keeps = call.kept && sequence.tokens > 0 && !planes;
         State now = keeps ? place(0) : last;

@@ -1,7 +1,7 @@
 // Frozen groups backward, from the last, with all factors in shared memory.
 #include "resident_reverse.cuh"
 
-// All sequences and heads.
+// Takes gradients back through all sequences and heads, group by group from the last.
 __device__ __forceinline__ void run(const RecurrentCall& given, const Options& o, float* near) {
     __shared__ ResidentReverse f;
     __shared__ RecurrentCall call;
@@ -49,7 +49,7 @@ __device__ __forceinline__ void run(const RecurrentCall& given, const Options& o
             float* at = sequence.kept + (u64)interval * call.state;
             State kept = f.whole(at);
             for (u32 step = 1; step < 2 * groups; step++) {
-                // First the states before groups after the first, then groups from the last.
+                // The first steps compute the states before groups 1, 2, ...; the others take gradients back from the last group.
                 bool back = step >= groups;
                 u32 g = back ? 2 * groups - 1 - step : step - 1, from = start + g * call.frozen;
                 if (threadIdx.x == 0) {
@@ -61,13 +61,13 @@ __device__ __forceinline__ void run(const RecurrentCall& given, const Options& o
                     f.group(call, sequence, from, min(call.frozen, end - from));
                     continue;
                 }
-                // Only the last group of a sequence is shorter, and it has none after it.
+                // Only a sequence's last group may be shorter, and no group follows it.
                 f.inner_grads(call, sequence, from, call.frozen, f.ahead());
                 State to = f.before(g + 1);
                 f.write<false>(f.now, to);
             }
         }
-        // What is left is of the first state.
+        // What is left after the first group is the gradient of the initial state.
         f.each_grad(first, [&](Own from, Panel to, u32 height, u32 wide) { f.copy(to, from, height, wide); });
         __syncthreads();
     }

@@ -1,32 +1,33 @@
-// One group of frozen tokens backward, with all factors in shared memory. A layer's weights are put there when they are used.
+// One frozen group backward with all factors of products in shared memory as fp16. A layer's weights are loaded when they are
+// needed, since there is no room for everything at once.
 #pragma once
 #include "resident_states.cuh"
 
 struct ResidentReverse : ResidentStates {
-    // Gradients of masked products.
+    // The gradient of `masked`, q kᵀ before the mask [rows,rows].
     Plane dmasked;
-    // Gradients of outputs, which lie where queries do; of pre-activations at queries, and of values of the first layer.
+    // dout [rows,V], in the place of queries; the gradients of pre-activations at queries [rows,width] and of z0 [rows,width].
     Plane dout, dpreq, dz0;
-    // Of errors, where gradients of outputs were; of pre-activations at keys.
+    // The gradient of errors [rows,V], later in the place of dout; that of pre-activations at keys [rows,width].
     Plane dless, dpre;
-    // What comes back to the hidden layer, pre-activations at queries, gradients at keys [rows,width].
+    // z1 W1ᵀ before the slope, pre-activations at queries, and the gradient of the hidden layer at keys [rows,width].
     OwnHalves back, preq, dh;
-    // [rows,V], [rows,K], and rows [rows,V].
+    // Gradients of z1 [rows,V] and of keys [rows,K]; that of errors in f32 [rows,V].
     Own dz1, dk;
     Panel less;
-    // E of each write [rows,rows], and then its gradient.
+    // e [rows,rows], what S has of each write after each token; then its gradient.
     Panel pushed;
-    // Sums of rows by tiles: of shares of X, S and the anchor, and of writes to X and S.
+    // Row sums of products, one a tile: for the factors of X, S and the anchor that are read, and of writes to X and S.
     float* parts;
 
-    // By one thread; the order is that of `resident::Resident::backward`.
+    // Divides the block's memory, by one thread, in the order of `resident::Resident::backward` in Rust, which counts the sizes.
     TOGETHER_OF void place(const RecurrentCall& call, const Options& options, Arena& arena) {
         begin_resident(call, options, arena);
         // Numbers of tokens come first, as in a forward.
         n.place_back(arena.take(TokenNumbers::BACK * rows), rows);
-        // States of both layers have their places; where planes are large, the layers share them. Gradients take the state's.
+        // Each layer has places for its state, or both share them where planes are large. Gradients later replace the state there.
         u32 low = o.key * width, high = width * o.value, most = low > high ? low : high, wider = o.key > o.value ? o.key : o.value;
-        // Weights and momentum of the first layer or of either, the anchor of either, weights and momentum of the second.
+        // Places 0 and 1: weights and momentum of the first layer or of both; 2: both layers' anchor; 3 and 4: the second layer's.
         for (u32 i = 0; i < 5; i++) {
             float* place = arena.take(has(i % 3) && (i < 3 || !tight) ? Plane::size(most, 1) : 0);
             for (u32 l = 0; l < 2; l++)
@@ -34,16 +35,16 @@ struct ResidentReverse : ResidentStates {
         }
         for (u32 l = 0; l < 2; l++) keys[l] = plane(arena, rows, height(l));
         z0 = plane(arena, rows, width), z1 = plane(arena, rows, o.value);
-        // Masked products and their gradients give their places to E of each write.
+        // Once masked products are read, e of each write takes their place.
         float* square = arena.take(Plane::size(rows, rows));
         masked = {square, rows, rows}, dmasked = plane(arena, rows, rows), pushed = {square, rows};
-        // Queries are read before gradients of outputs, and again after them.
+        // Queries are read before dout is loaded, and loaded again after it.
         float* shared = arena.take(Plane::size(rows, wider));
         queries[0] = {shared, rows, o.key}, dout = {shared, rows, o.value}, dless = dout;
-        // What comes later takes the place of what is read no more.
+        // What is computed later takes the place of what is not read any more.
         queries[1] = plane(arena, rows, width), dz0 = queries[1], dpreq = plane(arena, rows, width), dpre = dpreq;
         parts = arena.take(5 * rows * most_tiles());
-        // What fits no more goes to the workspace.
+        // The rest does not fit shared memory and lies in the workspace.
         c = panel(arena, rows, rows), dc = panel(arena, rows, rows), e = Panel{nullptr, 0};
         pre = own_halves(arena, rows, width), back = own_halves(arena, rows, width), preq = own_halves(arena, rows, width);
         // `to_keys` writes it where the same threads have read `preq` in `to_queries`, which comes first.
@@ -57,9 +58,9 @@ struct ResidentReverse : ResidentStates {
         begun = arena.take((groups > 1 ? groups - 1 : 0) * (u64)(low + high) * (momentum ? 2 : 1));
         place_norm(arena);
     }
-    // Rows of a group, and values of both layers with all that gradients need of the way to them.
+    // Computes z0 and z1 of a group again, from its rows and the state before it, and keeps what their gradients need.
     TOGETHER_OF void inner_grads(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count, bool momenta) {
-        // Planes that were kept were asked for in the group before. The point is X, or X + S.
+        // Kept planes were requested in the group before. Gradients are taken at X, or at X + S where momentum looks ahead.
         if (!halves) ask(0, momenta);
         if (!halves && !tight) ask(1, momenta);
         begin_group(call, sequence, start, count);
@@ -72,11 +73,11 @@ struct ResidentReverse : ResidentStates {
         values_of_first(back);
     }
 
-    // Tiles across the widest matrix.
+    // Returns how many tiles lie side by side in the widest matrix.
     __device__ u32 most_tiles() const { return max(max(o.key, o.value), width) / (8 * SIDE); }
     // Returns the array [rows, most_tiles] of row sums `which`.
     __device__ float* part_of(u32 which) const { return parts + which * rows * most_tiles(); }
-    // Rows of two tiles multiplied: a sum a row and tile.
+    // parts[which, tile, row] = (x * y).sum over the tile's columns, for x and y [16, 8 * N].
     template <u32 N>
     __device__ __forceinline__ void row_sums(const float (&x)[N][4], const float (&y)[N][4], const Tile& tile, u32 which) const {
         // A thread has two rows of a tile.
@@ -86,54 +87,55 @@ struct ResidentReverse : ResidentStates {
         float* to = part_of(which) + tile.side / (8 * N) * rows;
 #pragma unroll
         for (u32 m = 0; m < 2; m++) {
-            // Four threads have a row.
+            // Four threads share a row.
             of[m] += shuffle_xor(of[m], 1), of[m] += shuffle_xor(of[m], 2);
             if (threadIdx.x % 4 == 0) to[tile.row(m)] = of[m];
         }
     }
-    // The sums of rows, of shares by `across` tiles and of writes by `down`, to the numbers of tokens. After a barrier.
+    // Adds the row sums of all tiles to dkept, dpushed, dlast_c and dlast_e [rows]: `across` tiles for what was read, `down` for
+    // what was written. A barrier comes before.
     __device__ __forceinline__ void take_row_sums(u32 across, u32 down) const {
         u32 rows = this->rows, each = rows * most_tiles();
         const float* parts = this->parts;
         float* to = n.dkept;
-        // Tiles are added up in their order, whoever made them.
+        // Tiles are added in order, so that results do not depend on which warp computed them.
         auto sum_of = [&](u32 which, u32 t) {
             u32 count = which < 3 ? across : down;
             float sum = 0.0f;
             for (u32 n = 0; n < count; n++) sum += parts[which * each + n * rows + t];
             return sum;
         };
-        // A thread a kind and row: numbers that kinds are added to lie one after another.
+        // A thread has one kind and row; the four arrays lie one after another.
         EACH(i, 4 * rows) {
             u32 kind = i / rows, t = i % rows, which = kind < 2 ? kind : kind + 1;
             if (!has(kind % 2)) continue;
             float sum = to[i] + sum_of(which, t);
-            // As much as is kept of weights, the anchor loses.
+            // Reading A of the weights is reading 1 - A of the anchor.
             to[i] = kind == WEIGHTS && anchored ? sum - sum_of(ANCHOR, t) : sum;
         }
     }
 
-    // What the way back takes of a layer: queries, keys and values, and gradients of what was read.
+    // Returns the writes z of layer l.
     __device__ Plane values(u32 l) const { return l ? z1 : z0; }
     // Returns the gradients of what queries read of layer l.
     __device__ Plane read_grads(u32 l) const { return l ? dout : dpreq; }
 
-    // Masked products of a layer and of their gradients; dc gets, or begins with, this layer's part.
+    // dc (+)= (q kᵀ) ∘ (dr zᵀ), masked = c ∘ (q kᵀ), dmasked = c ∘ (dr zᵀ) of layer l, all [rows,rows].
     __device__ __forceinline__ void squares(u32 l) const {
         Panel dc = this->dc;
         Plane masked = this->masked, dmasked = this->dmasked, z = values(l), query = queries[l], key = keys[l], dr = read_grads(l);
         u32 depth = height(l), other = wide(l);
         tiles<2>(rows, rows, [&](const Tile& tile) {
-            // Products of queries and keys, and of gradients of reads and values.
+            // found = q kᵀ and taken = dr zᵀ.
             float found[2][4] = {}, taken[2][4] = {}, sum[2][4] = {};
             MaskPart by(*this, tile);
-            // The second layer comes first.
+            // The second layer comes first and begins dc.
             if (l == 0) get_tile(sum, dc, tile);
             add_product<false, true>(found, query, key, tile, depth);
             add_product<false, true>(taken, dr, z, tile, other);
 #pragma unroll
             for (u32 i = 0; i < 8; i++) {
-                // The mask's gradient takes both before they are masked.
+                // The mask's gradient takes both products before the mask.
                 float &x = found[i / 4][i % 4], &d = taken[i / 4][i % 4], c = by.x[i / 4][i % 4];
                 sum[i / 4][i % 4] += x * d, x *= c, d *= c;
             }
@@ -142,15 +144,15 @@ struct ResidentReverse : ResidentStates {
         });
         __syncthreads();
     }
-    // Gradients of queries: A ∘ (dr Xᵀ) + B ∘ (dr Sᵀ) + (1 − A) ∘ (dr anchorᵀ) + dmasked κ. Those of hidden ones go on to what was
-    // before the activation.
+    // dq = A ∘ (dr Xᵀ) + B ∘ (dr Sᵀ) + (1 - A) ∘ (dr anchorᵀ) + dmasked k of layer l. In the second layer the queries are hidden,
+    // and dq goes on through the activation to dpreq [rows,width].
     __device__ __forceinline__ void to_queries(u32 l) const {
         Plane query = queries[l], key = keys[l], dr = read_grads(l), dpreq = this->dpreq;
         OwnHalves preq = this->preq;
         Panel of_q = {sums + (u64)3 * rows * o.value, o.key};
         u32 depth = wide(l), kind = o.activation;
         tiles<SIDE>(rows, height(l), [&](const Tile& tile) {
-            // The gradient of each share is of what it read: an inner product a row.
+            // The gradient of each factor is a row's inner product with what was read.
             float sum[SIDE][4] = {}, own[SIDE][4];
             get_tile(own, query, tile);
 #pragma unroll 1
@@ -161,7 +163,7 @@ struct ResidentReverse : ResidentStates {
                 row_sums(other, own, tile, i);
                 add_rows(sum, other, read_share(i), tile);
             }
-            // What queries read of writes in the group.
+            // Reads of the group's own writes.
             add_product<false, false>(sum, dmasked, key, tile, rows);
             if (l == 0) return set_tile(of_q, tile, sum);
             // Hidden queries come out of the activation.
@@ -171,7 +173,7 @@ struct ResidentReverse : ResidentStates {
             set_tile(dpreq, tile, sum);
         });
     }
-    // Of keys: c ∘ (z dXᵀ) + E ∘ (z dSᵀ) + dmaskedᵀ ρ.
+    // dk = last_c ∘ (z dXᵀ) + last_E ∘ (z dSᵀ) + dmaskedᵀ q of layer l, with gradients dX and dS after the group.
     __device__ __forceinline__ void to_keys(u32 l) const {
         Plane query = queries[l], z = values(l);
         OwnHalves to_hidden = dh;
@@ -186,20 +188,21 @@ struct ResidentReverse : ResidentStates {
                 add_product<false, true>(other, z, w[l][i], tile, depth);
                 add_rows(sum, other, last_share(i), tile);
             }
-            // What later tokens read by a key.
+            // Later tokens of the group read the key through the mask.
             add_product<true, false>(sum, dmasked, query, tile, rows);
             if (l) set_tile(to_hidden, tile, sum);
             else set_tile(to, tile, sum);
         });
     }
-    // Of values: c ∘ (κ dX) + E ∘ (κ dS) + maskedᵀ dr. Those of the first layer go on to both that they were made of.
+    // dz = last_c ∘ (k dX) + last_E ∘ (k dS) + maskedᵀ dr of layer l. That of the first layer goes on to z1 W1ᵀ and to the
+    // pre-activations at keys.
     __device__ __forceinline__ void to_values(u32 l) const {
         Plane key = keys[l], dr = read_grads(l), dz0 = this->dz0, z = values(l);
         OwnHalves pre = this->pre, back = this->back, dh = this->dh;
         Own dz1 = this->dz1;
         u32 depth = height(l), kind = o.activation;
         tiles<SIDE>(rows, wide(l), [&](const Tile& tile) {
-            // Shares of writes in the last state, as those of reads above.
+            // Row sums give the gradients of last_c and last_E.
             float sum[SIDE][4] = {}, other[SIDE][4];
             get_tile(other, z, tile);
 #pragma unroll 1
@@ -210,14 +213,14 @@ struct ResidentReverse : ResidentStates {
                 row_sums(own, other, tile, 3 + i);
                 add_rows(sum, own, last_share(i), tile);
             }
-            // What later tokens read of a write.
+            // Later tokens of the group read the write.
             add_product<true, false>(sum, masked, dr, tile, rows);
             if (l) return set_tile(dz1, tile, sum);
-            // To pre-activations at keys by both ways. θ is in `back`, and not in dz0.
+            // Pre-activations at keys get gradients through h and through the slope in z0. θ is already in `back`, but not in dz0.
             float at[SIDE][4], by[SIDE][4];
             get_tile(other, pre, tile), get_tile(by, back, tile);
             multiply_by(by, sum);
-            // Read twice: registers are dearer than shared memory.
+            // `pre` is read twice, because registers are scarcer than shared memory.
             get_tile(at, pre, tile);
             activate<SECOND>(other, kind), activate<SLOPE>(at, kind);
             multiply_by(by, other), multiply_by(sum, at);
@@ -226,9 +229,9 @@ struct ResidentReverse : ResidentStates {
             set_tile(dh, tile, other), set_tile(dz0, tile, sum);
         });
     }
-    // Gradients of the anchor get (1 − A) dX of the state after the group, and (rest ∘ ρ)ᵀ dr.
+    // danchor += (1 - A) dX + ((1 - A) ∘ q)ᵀ dr of layer l, with dX after the group.
     TOGETHER_OF void to_anchor(u32 l) const {
-        // What weights forget goes to the anchor.
+        // What the weights forget, the anchor adds.
         float rest = n.gone[tokens - 1];
         const float* by = n.rest;
         Panel danchor = this->danchor[l];
@@ -237,7 +240,7 @@ struct ResidentReverse : ResidentStates {
         u32 depth = rows;
         tiles<SIDE>(height(l), wide(l), [&](const Tile& tile) {
             float sum[SIDE][4], of[SIDE][4];
-            // Gradients of weights are still those after the group.
+            // dX is still the gradient after the group.
             get_tile(sum, danchor, tile), get_tile(of, dx, tile);
 #pragma unroll
             for (u32 i = 0; i < 4 * SIDE; i++) sum[i / 4][i % 4] += rest * of[i / 4][i % 4];
@@ -245,10 +248,10 @@ struct ResidentReverse : ResidentStates {
             set_tile(danchor, tile, sum);
         });
     }
-    // Gradients of a layer's state from after the group to before it.
+    // dX = A dX + (A ∘ q)ᵀ dr and dS = E dS + B dX + (B ∘ q)ᵀ dr: from after the group to before it.
     __device__ __forceinline__ void give_back(u32 l) const {
         float A = n.A[tokens - 1], B = n.B[tokens - 1], E = n.E[tokens - 1];
-        // Shares of the first state that each token reads.
+        // How much each token reads of the state before the group.
         const float *by_x = n.kept, *by_s = n.pushed;
         Own dx = grads[l][WEIGHTS], ds = grads[l][MOMENTUM];
         Plane query = queries[l], dr = read_grads(l);
@@ -261,33 +264,34 @@ struct ResidentReverse : ResidentStates {
 #pragma unroll
             for (u32 i = 0; i < 4 * SIDE; i++) {
                 float &d = of_x[i / 4][i % 4], &pushed = of_s[i / 4][i % 4];
-                // X after the group has A of X and B of S; S has E of S.
+                // X after the group is A X + B S, and S after it is E S.
                 pushed = E * pushed + B * d, d = A * d;
             }
-            // What tokens read of the first state comes back to it.
+            // Reads of the state before the group.
             add_scaled(of_x, of_s, momentum, query, dr, tile, by_x, by_s, depth);
             set_tile(dx, tile, of_x);
             if (momentum) set_tile(ds, tile, of_s);
         });
     }
-    // A layer's read and write back, with this thread's part of what they give to A, B and E after the group.
+    // Takes a layer's read and write back. Returns this thread's part of the gradients of A, B and E after the group.
     TOGETHER_OF Last layer(u32 l) const {
-        // These read the state before the group.
+        // These two read the state before the group.
         squares(l);
         to_queries(l);
         __syncthreads();
-        // What follows reads the gradients after the group.
+        // From here on the gradients after the group are in the state's place.
         Last of = exchange(l);
         to_keys(l), to_values(l);
         __syncthreads();
-        // Each thread's sums lie in shared memory now.
+        // All row sums lie in shared memory now.
         take_row_sums(height(l) / (8 * SIDE), wide(l) / (8 * SIDE));
         if (anchored) to_anchor(l);
         give_back(l);
         __syncthreads();
         return of;
     }
-    // Gradients of weights at the point get xᵀ y and further xᵀ y: where the point is X + S, both do.
+    // dW += kᵀ d at the gradient point, with the gradient d of what keys met: errors or pre-activations. The second layer gets
+    // dz0ᵀ z1 as well. Where momentum looks ahead the point is X + S, and both get it.
     TOGETHER_OF void add_to_point(u32 l) const {
         Own of_x = grads[l][WEIGHTS], of_s = grads[l][MOMENTUM];
         Plane key = keys[l], other = l ? dless : dpre, dz0 = this->dz0, z1 = this->z1;
@@ -296,7 +300,7 @@ struct ResidentReverse : ResidentStates {
         tiles<SIDE>(height(l), wide(l), [&](const Tile& tile) {
             float sum[SIDE][4], of[SIDE][4] = {};
             get_tile(sum, of_x, tile);
-            // What comes back through errors to the second layer, then what both got at keys.
+            // What comes through z0 = z1 W1ᵀ, then what comes through predictions.
             if (l) add_product<true, false>(of, dz0, z1, tile, depth);
             add_product<true, false>(of, key, other, tile, depth);
             add_to(sum, of);
@@ -309,18 +313,18 @@ struct ResidentReverse : ResidentStates {
         });
     }
 
-    // One group back.
+    // Takes the gradients back through one group.
     TOGETHER_OF void group(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
-        // Both layers add to these.
+        // Both layers add to these, so they start at zero.
         EACH(t, rows) n.dkept[t] = n.dpushed[t] = n.dlast_c[t] = n.dlast_e[t] = n.ddelta[t] = 0.0f;
-        // Forward again, as far as gradients need it.
+        // First the forward again, as far as gradients need it.
         inner_grads(call, sequence, start, count, !tight || ahead());
-        // Shared places have the second layer's point; reads take weights and momentum of the first.
+        // Shared places hold the second layer's point now; reads need weights and momentum of the first.
         if (tight) ask(0, true);
         stage_anchor(0);
         mask_of(0);
         await(0);
-        // Outputs come later, and only where a norm is behind them.
+        // Outputs are computed again only where a norm follows them.
         u32 kind = o.activation;
         Plane q = queries[0], hq = queries[1], z0 = this->z0;
         OwnHalves preq = this->preq;
@@ -333,22 +337,23 @@ struct ResidentReverse : ResidentStates {
         });
         __syncthreads();
         if (tight) ask(1, true);
-        // Gradients of A, B and E after the group, a thread's part.
+        // This thread's part of the gradients of A, B and E after the group.
         float dlast[3] = {0.0f, 0.0f, 0.0f};
 #pragma unroll 1
         for (u32 l = 2; l-- > 0;) {
-            // Gradients of outputs are where queries were, and these again where they were.
+            // dout is loaded in the queries' place, and then the queries again in dout's.
             fill_rows(l ? dout : queries[0], l ? call.dout : call.q, call, sequence, start, count, l ? o.value : o.key);
             stage_anchor(l);
             await(l);
             if (l && o.norm) norm_back(call, sequence, start);
             Last of = layer(l);
             dlast[0] += of.A, dlast[1] += of.B, dlast[2] += of.E;
-            // Where gradients were comes what is read next: the layer's point or, of shared places, the other's state or point.
+            // The gradients are read: their place gets what is read next, which is the layer's point or, of shared places, the
+            // other layer's.
             ask(tight ? 1 - l : l, ahead() || tight && l);
         }
         sum_up(dlast);
-        // Gates come through the masks; errors and rows need no more of these.
+        // Gradients of gates come through the masks; errors and rows do not need e any more.
         push_again();
         __syncthreads();
         if (halves && next_planes) expect_group(call, sequence, start - call.frozen);
@@ -356,12 +361,12 @@ struct ResidentReverse : ResidentStates {
         errors_back(call, sequence, start);
         finish(call, sequence, start);
     }
-    // Outputs again, and their gradients back through the norm.
+    // Computes the outputs again and takes dout back through the norm.
     TOGETHER_OF void norm_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start) const {
-        // `layer` makes masked products once more, with their gradients.
+        // `layer` computes masked products again, together with their gradients.
         mask_of(1);
         __syncthreads();
-        // Where parts of gradients of errors go later.
+        // This place gets parts of the errors' gradients later.
         Panel part = outputs_again(), d = {sums + (u64)2 * rows * o.value, o.value};
         Plane hq = queries[1], z1 = this->z1;
         tiles<SIDE>(rows, o.value, [&](const Tile& tile) {
@@ -375,7 +380,7 @@ struct ResidentReverse : ResidentStates {
         fill<1>(dout, rows, o.value, [&](u32 t, u32 i) { return d.four(t, i); });
         __syncthreads();
     }
-    // Sums over the block, the same in all threads.
+    // x = x summed over the block's threads, in all of them.
     TOGETHER_OF static void sum_up(float (&x)[3]) {
         u32 warp = threadIdx.x / 32, warps = blockDim.x / 32;
         float* parts = partial();
@@ -392,7 +397,7 @@ struct ResidentReverse : ResidentStates {
             for (u32 n = 0; n < warps; n++) x[i] += parts[i * warps + n];
         }
     }
-    // E of each write after each token, as `of_write` has it: only now there is room.
+    // Computes e [rows,rows] again, as `of_write` does: only now there is room for it.
     TOGETHER_OF void push_again() const {
         Panel to = pushed;
         const float* of_s = n.s;
@@ -406,9 +411,9 @@ struct ResidentReverse : ResidentStates {
             }
         }
     }
-    // Through errors: what values got is theirs times θ.
+    // Takes dz1 and dz0 back through the errors: to dv, to the hidden layer at keys, and to the weights at the gradient point.
     __device__ __forceinline__ void errors_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start) {
-        // The second layer at the point, once more; the first one's is still in place.
+        // The second layer at the point is needed once more; the first one is still in place.
         await(1);
         Panel sums_of = {sums + (u64)2 * rows * o.value, o.value}, less = this->less, u = this->u;
         OwnHalves pre = this->pre, dh = this->dh;
@@ -417,7 +422,7 @@ struct ResidentReverse : ResidentStates {
         u32 kind = o.activation, width = this->width, value = o.value, rows = this->rows;
         tiles<SIDE>(rows, value, [&](const Tile& tile) {
             float sum[SIDE][4];
-            // Both that values of the second layer went into.
+            // z1 went into both: the write, and z0 = z1 W1ᵀ.
             get_tile(sum, dz1, tile);
             point<false>(sum, dz0, 1, tile, width);
             set_tile(sums_of, tile, sum);
@@ -432,7 +437,7 @@ struct ResidentReverse : ResidentStates {
         fours_by_row<2>(rows, value, [&](u32 t, u32 i) { return Two{total(sums_of.row(t) + i), u.four(t, i)}; }, take,
                         [&](u32 t, float sum) { n.dtheta[t] = -sum; });
         __syncthreads();
-        // Where values' gradients were goes that of outputs behind a norm.
+        // Reuse the dz1 buffer for the gradient of predictions before the norm.
         bool norm = o.norm;
         Panel output = {dz1.x, value};
         if (!plain()) {
@@ -440,7 +445,7 @@ struct ResidentReverse : ResidentStates {
             ROWS(t, rows) row_back(t, less.row(t), output);
             __syncthreads();
         }
-        // The same in all blocks: each writes some rows of it.
+        // All blocks have the same dv; each stores some of its rows.
         u32 tokens = this->tokens, count = cluster.count, rank = cluster.rank;
         fill<1>(dless, rows, value, [&](u32 t, u32 i) {
             float4 x = less.four(t, i);
@@ -451,7 +456,7 @@ struct ResidentReverse : ResidentStates {
         __syncthreads();
         tiles<SIDE>(rows, width, [&](const Tile& tile) {
             float sum[SIDE][4] = {}, slope[SIDE][4], old[SIDE][4];
-            // What errors give to the hidden layer, and what it already has.
+            // Adds what errors give to the hidden layer to what it already has.
             get_tile(slope, pre, tile), get_tile(old, dh, tile);
             point<true>(sum, dless, 1, tile, value);
             activate<SLOPE>(slope, kind);
@@ -460,22 +465,23 @@ struct ResidentReverse : ResidentStates {
         });
         add_to_point(1);
         __syncthreads();
-        // The first layer's point is still there, or comes once more. Where it has places of its own the second's are free.
+        // The first layer's point is still there, or loaded again where places are shared. The second layer's own place is free
+        // for the next group.
         if (tight) ask(0, ahead());
         else ask_ahead(1);
         await(0);
-        // Keys' parts come after those of queries.
+        // The workspace has parts of keys after those of queries.
         Panel of_k = {sums + (u64)3 * rows * o.value + (u64)rows * o.key, o.key};
         tiles<SIDE>(rows, o.key, [&](const Tile& tile) {
             float sum[SIDE][4];
-            // What was read and written by keys, then their inner gradients.
+            // What keys got as they were read and written, then what comes through pre-activations.
             get_tile(sum, dk, tile);
             point<true>(sum, dpre, 0, tile, width);
             set_tile(of_k, tile, sum);
         });
         add_to_point(0);
     }
-    // Rows [tokens,K] that are sums over blocks, and a residual; each row by one block.
+    // to [tokens,K] = sums_of summed over blocks, plus the residual's part; each block stores some rows.
     template <class F>
     __device__ __forceinline__ void store_sums(Array to, Panel sums_of, const RecurrentCall& call, const SequenceHead& sequence, u32 start,
                                                F residual) const {
@@ -488,7 +494,7 @@ struct ResidentReverse : ResidentStates {
             set_four(to, row * o.key + j, x);
         });
     }
-    // Gradients of queries, keys and gates are sums over blocks.
+    // Stores dq, dk [tokens,K] and gradients of gates [tokens], each summed over blocks.
     __device__ __forceinline__ void finish(const RecurrentCall& call, const SequenceHead& sequence, u32 start) {
         Panel of_q = {sums + (u64)3 * rows * o.value, o.key}, of_k = {of_q.row(rows), o.key}, gates = {of_k.row(rows), 4};
         Panel dc = this->dc, e = pushed;
@@ -500,7 +506,7 @@ struct ResidentReverse : ResidentStates {
         // Parts of all blocks are there.
         cluster.meet();
         ask_ahead(0);
-        // Beside a residual, keys and values are as wide.
+        // With a residual keys and values are equally wide.
         store_sums(call.dq, of_q, call, sequence, start, [&](u32, u32 j, u64 row) {
             return get_four(call.dout, row * o.key + j);
         });

@@ -1,27 +1,27 @@
-// States of a memory in a backward, and gradients of them: where they lie, and how they come to be where products read them.
+// The states of a memory in a backward and their gradients: where they lie, and how they get into shared memory for products.
 #pragma once
 #include "resident.cuh"
 
 struct ResidentStates : Resident {
-    // States before groups, weights and momentum one after another.
+    // States before groups in the workspace: weights, then momentum.
     float* begun;
-    // Where the state before the group is; or planes of it, and of the group that comes next, null for none.
+    // The state before the present group in f32; or planes of it, and of the group that comes next (null: none).
     State now;
     float *now_planes, *next_planes;
-    // Of the phase in which a layer's planes come.
+    // The parity of the phase in which each layer's planes arrive.
     u32 parity[2];
-    // Gradients of weights and momentum after the group, which become those before it.
+    // Gradients of weights and momentum: those after the group become those before it.
     Own grads[2][2];
     // Gradients of the anchor by this sequence.
     Panel danchor[2];
 
-    // What a sequence and head has of its own, by one thread.
+    // Finds the anchors of a sequence and head, and their gradients, by one thread.
     __device__ void open(const RecurrentCall& call, u32 head, u64 index) {
         find_anchor(call, head);
         if (!anchored) return;
         danchor[0] = low(call.danchor[0] + index * call.sizes[0]), danchor[1] = high(call.danchor[1] + index * call.sizes[1]);
     }
-    // The state before group g of an interval, g from 1 on.
+    // Returns the state before group g >= 1 of an interval, in the workspace.
     __device__ State before(u32 g) const {
         // Both layers' weights, then both momenta.
         u32 low = o.key * width, high = width * o.value;
@@ -30,13 +30,13 @@ struct ResidentStates : Resident {
         return {{{at, width}, {at + low, o.value}}, {{after, width}, {after + low, o.value}}};
     }
 
-    // A layer's weights are asked for, and its momentum: planes that no one reads any more get them.
+    // Starts to load a layer's weights and, if `momenta`, its momentum into planes that nobody reads any more.
     __device__ __forceinline__ void ask(u32 l, bool momenta) {
         if (halves) return ask_for(now_planes, l, momenta);
         fill_plane(w[l][WEIGHTS], now.x[l], height(l), wide(l));
         if (momenta && momentum) fill_plane(w[l][MOMENTUM], now.s[l], height(l), wide(l));
     }
-    // Of planes that were kept.
+    // Starts copies of kept planes, by one thread.
     TOGETHER_OF void ask_for(const float* planes, u32 l, bool momenta) {
         if (threadIdx.x != 0 || !planes) return;
         // A new phase of the layer's gate, which all threads await behind a barrier.
@@ -49,16 +49,16 @@ struct ResidentStates : Resident {
         from = fetch_plane(w[l][WEIGHTS], from, size, gate);
         if (momenta) fetch_plane(w[l][MOMENTUM], from, size, gate);
     }
-    // The next group's planes, where there is one.
+    // Starts to load the next group's planes, if there is a next group.
     __device__ __forceinline__ void ask_ahead(u32 l) {
         if (halves) ask_for(next_planes, l, !tight || ahead());
     }
-    // Rows [rows,wide] of a group that will be read.
+    // Prefetches the group's rows [tokens,wide] of an argument into the second cache.
     __device__ __forceinline__ void expect_rows(const RecurrentCall& call, Array of, const SequenceHead& sequence, u32 start,
                                                 u32 wide) const {
         EACH(t, tokens) expect_row((const u16*)of.data + sequence.row(call, start + t) * wide, 2 * wide);
     }
-    // All that the next group begins with, of as many tokens as groups have.
+    // Prefetches the rows and gates with which the next group begins; it has as many tokens as all groups.
     TOGETHER_OF void expect_group(const RecurrentCall& call, const SequenceHead& sequence, u32 start) const {
         u32 group = call.frozen, wides[3] = {o.key, o.key, o.value};
         Array of[3] = {call.k, call.q, call.v};
@@ -70,7 +70,7 @@ struct ResidentStates : Resident {
             if (kind < call.gate_slots) expect_number(call.gates[kind] + row);
         }
     }
-    // Until they are there, and all that others wrote before.
+    // Waits until the layer's planes have arrived, and for all that other threads wrote before.
     __device__ __forceinline__ void await(u32 l) const {
         __syncthreads();
         if (halves) wait_for_planes(l, parity[l]);
@@ -79,11 +79,12 @@ struct ResidentStates : Resident {
     struct Last {
         float A, B, E;
     };
-    // A layer's anchor into its place. A barrier is left to the caller.
+    // Loads a layer's anchor into its plane; the caller waits at a barrier.
     __device__ __forceinline__ void stage_anchor(u32 l) const {
         if (anchored) fill_plane(w[l][ANCHOR], anchor[l], height(l), wide(l));
     }
-    // Gradients of a layer's state after the group take the state's places. This thread's part of those of A, B and E there.
+    // The planes of a layer's state become those of its gradients after the group. Returns this thread's part of the gradients of
+    // A = ⟨dX, X - anchor⟩, B = ⟨dX, S⟩ and E = ⟨dS, S⟩.
     TOGETHER_OF Last exchange(u32 l) const {
         Last of = {0.0f, 0.0f, 0.0f};
         Plane of_x = w[l][WEIGHTS], of_s = w[l][MOMENTUM], anchor = w[l][ANCHOR];
@@ -91,7 +92,7 @@ struct ResidentStates : Resident {
         bool momentum = this->momentum, anchored = this->anchored;
         tiles<SIDE>(height(l), wide(l), [&](const Tile& tile) {
             float d[SIDE][4], own[SIDE][4], other[SIDE][4] = {};
-            // Gradients of 32 bits; of the state halves are enough for sums over all of it.
+            // Gradients have f32; fp16 of the state is enough for sums over all of it.
             get_tile(d, dx, tile), get_tile(own, of_x, tile);
             // X forgets to the anchor.
             if (anchored) get_tile(other, anchor, tile);
@@ -108,14 +109,14 @@ struct ResidentStates : Resident {
             }
             set_tile(of_s, tile, other);
         });
-        // The state comes again where gradients were.
+        // Copies may read these planes from here on.
         show_planes();
         __syncthreads();
         return of;
     }
-    // Gradients of states between where the caller has them and where this block does.
+    // to [height,wide] = from, between the caller's order of elements and the block's own.
     template <class To, class From> TOGETHER_OF static void copy(To to, From from, u32 height, u32 wide) {
-        // Between orders of elements; numbers stay.
+        // The values do not change, only their order.
         tiles<SIDE>(height, wide, [&](const Tile& tile) {
             float x[SIDE][4];
             get_tile(x, from, tile), set_tile(to, tile, x);
