@@ -131,7 +131,8 @@ impl Cuda {
         Ok(kept.map(|kept| Saved(kept, Some(SavedPassing { passing, ends }))))
     }
 
-    /// `L` and `P` of every segment. What else the way to them takes is let go of here.
+    /// Computes `L` and `P` of every segment: what it makes of an empty state, and the map of the state before it to that after it.
+    /// Temporaries are freed on return.
     fn find_ends(
         &self,
         form: Form,

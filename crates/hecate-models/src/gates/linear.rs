@@ -8,15 +8,17 @@ use hecate_core::{
     primitives::{Map, Transpose, map},
 };
 
-/// `θ = step σ(b)`: with steps of at most 1 stable for any retention, with unit keys.
+/// Forms the gates of a linear rule from logits `b` (write), `e` (momentum) and `r` (erase), each `[B,T,H]`.
 ///
-/// With momentum `log η = log σ(e)` and `θ = (1 − η) σ(b)`. Where `η` is the same for all tokens a write adds up to `σ(b)`
-/// over time, so a key met again is stable. The factor is computed as `σ(−e)`, since `1 − η` loses all digits where `η` is
-/// near one. With a largest momentum below 1, `η = momentum σ(e)` and `θ = (1 − momentum) σ(b)`, of which the kernel for a
-/// whole layer has not heard. Momentum that looks ahead needs no such factor: `θ = σ(b)`.
+/// The step size is `θ = step σ(b)`. With unit keys and `step` of at most 1 it is stable for any retention.
 ///
-/// An erase strength is `β = σ(r)`, or `(1 − θ) σ(r)` where the memory is erased by `θ + β` in all and more than `1 + a`
-/// would be unstable ([`LinearRule::shares_erase`]).
+/// With momentum, `log η = log σ(e)` and `θ = (1 − η) σ(b)`: if `η` is the same for all tokens, the effects of one write add up
+/// to `σ(b)` over time, so a key that comes again stays stable. The factor is computed as `σ(−e)`, since the difference `1 − η`
+/// loses all digits for `η` near one. With a largest momentum below 1, `η = momentum σ(e)` and `θ = (1 − momentum) σ(b)`; fused
+/// decode does not know this form. Momentum that looks ahead needs no such factor: `θ = σ(b)`.
+///
+/// The erase strength is `β = σ(r)`. A rule that erases by the sum `θ + β` takes `β = (1 − θ) σ(r)` instead, because a sum of
+/// more than `1 + a` would be unstable ([`LinearRule::shares_erase`]).
 impl<R: LinearRule> GatedRule<Linear> for R {
     type Logits = <R::Gates as LowerGates>::Logits;
     const MOMENTUM: &'static [&'static str] = <R::State as LowerState>::MOMENTUM;

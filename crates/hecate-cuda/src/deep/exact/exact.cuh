@@ -1,31 +1,31 @@
-// MLP memories token by token with all weights in registers: a block a memory or a cluster of blocks, a barrier or two a token.
+// MLP memories token by token, with all weights in registers: one memory a block or cluster, and one or two barriers a token.
 //
-// Keys and values have 32 E elements, of which lane l has l, l + 32, ... A warp has UNITS hidden units: their columns of W0
-// and their rows of W1. So sums over hidden units are a thread's own and then one over warps, sums over keys or values
-// are one over the lanes of a warp. Each of BLOCKS blocks has an equal share of the units, and sums over warps are over all
-// blocks' warps.
+// Keys and values have 32 E elements, of which lane l holds l, l + 32, ... A warp holds UNITS hidden units: their columns of W0
+// [K,D] and their rows of W1 [D,V]. A sum over hidden units is a thread's own sum and then one over warps. A sum over keys or
+// values is one over the lanes of a warp. Each of BLOCKS blocks has an equal share of the units, and sums over warps are over
+// all blocks' warps.
 #pragma once
 #include "activation.cuh"
 #include "exact_matrices.cuh"
 #include "exact_token.cuh"
 #include "retention.cuh"
 
-// Numbers of a warp's hidden units in shared memory, by which its lanes tell each other.
+// Rows [UNITS] of each warp in shared memory, in which its lanes exchange per-unit scalars.
 #define UNIT_ROWS 8
-// Rows of a warp's parts of sums over warps, and numbers: four of gates, two each of a read's and a write's products with
-// weights.
+// Rows [WIDTH] of each warp's parts of sums over warps, and scalars after them: four of gates, and two each for a read's and a
+// write's products with weights.
 #define PART_ROWS 3
 #define GATE_SUMS 4
 #define NUMBERS (GATE_SUMS + 4)
-// Of both matrices of (54): sums of fourth powers, and largest numbers.
+// For both matrices of (54): a row of sums of fourth powers and one of largest magnitudes.
 #define NORM_ROWS 4
 
-// What a block has in shared memory.
+// The block's arrays in shared memory.
 template <u32 E, u32 UNITS, u32 BLOCKS> struct ExactPlaces {
     static constexpr u32 WIDTH = 32 * E;
     static constexpr u32 PART = PART_ROWS * WIDTH + NUMBERS;
-    // The warp's rows of numbers by unit; parts of sums over warps for two tokens; NORM_ROWS numbers of each warp; what comes
-    // after.
+    // The warp's rows of per-unit scalars; all warps' parts of sums, for even and odd tokens; NORM_ROWS rows of one number a warp;
+    // whatever follows.
     float *own, *parts, *norms, *after;
     Exchange<BLOCKS> exchange;
 
@@ -41,20 +41,20 @@ template <u32 E, u32 UNITS, u32 BLOCKS> struct ExactPlaces {
         exchange.open();
     }
 
-    // All threads of all blocks of the memory.
+    // Waits for all threads of all blocks of the memory.
     __device__ __forceinline__ void meet() { exchange.meet(); }
-    // A row, of which lanes have what is theirs, as part `which` of this warp; all blocks have it behind a meeting.
+    // Sends row [WIDTH] as part `which` of this warp to all blocks, which have it after the next `meet`.
     __device__ __forceinline__ void tell(u32 parity, u32 which, const float (&row)[E]) {
         float* to = part(parity, which);
 #pragma unroll
         for (u32 i = 0; i < E; i++) exchange.template tell<32>(to + threadIdx.x % 32 + 32 * i, row[i]);
     }
-    // COUNT numbers from number `first` on, which lie over the lanes one after another.
+    // Sends COUNT scalars, which lie over the lanes in order, to all blocks as scalars `first` on of this warp.
     template <u32 COUNT> __device__ __forceinline__ void tell_numbers(u32 parity, u32 first, float x) {
         const u32 lane = threadIdx.x % 32;
         exchange.template tell<COUNT>(part(parity, PART_ROWS) + first + lane * COUNT / 32, x, lane % (32 / COUNT) == 0);
     }
-    // Two numbers of each warp, in lanes 0 and 16, into rows `row` and the next; all warps' of such a row, put together.
+    // Sends this warp's two numbers, in lanes 0 and 16, to all blocks for rows `row` and `row + 1` of the norms.
     __device__ __forceinline__ void tell_norms(u32 row, float x) {
         float* to = norms + (row + threadIdx.x % 32 / 16) * exchange.warps() + exchange.warp();
         exchange.template tell<2>(to, x, threadIdx.x % 16 == 0);
@@ -63,7 +63,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS> struct ExactPlaces {
     template <class Take> __device__ __forceinline__ float norm(u32 row, Take take) const {
         return together(norms + row * exchange.warps(), 1, take);
     }
-    // Whether this block writes what all of the memory have.
+    // True for the leader block, which writes shared results.
     __device__ __forceinline__ bool is_leader() const { return exchange.block() == 0; }
 
     // Returns where this warp puts part `which` of the sums, for tokens of this parity.
@@ -76,7 +76,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS> struct ExactPlaces {
     }
     // Adds all warps' part `which` at `column`.
     __device__ __forceinline__ float sum(u32 parity, u32 which, u32 column) const { return all(parity, which, column, added); }
-    // What warps have told, from the first one's on, always in their order, so that two runs give the same bits.
+    // Combines by `take` what the warps sent, in the order of warps, so that two runs give the same bits.
     template <class Take> __device__ __forceinline__ float together(const float* from, u32 step, Take take) const {
         float all = from[0];
 #pragma unroll 8
@@ -85,12 +85,12 @@ template <u32 E, u32 UNITS, u32 BLOCKS> struct ExactPlaces {
     }
 };
 
-// What a forward leaves by token for its backward: pre-activations at the key and the query and b = W1 u, [D]; the error, [V];
-// and factors of both matrices.
+// What a forward keeps of a token for its backward: pre-activations [D] at the key and the query, b = W1 u [D], the error [V], and
+// the factors of both matrices.
 struct ExactRecord {
     float *pre, *read_pre, *back, *error, *factors;
 
-    // `elements` is the first token's.
+    // Finds the record of `token`; `elements` is the record of token 0.
     __device__ __forceinline__ ExactRecord(float* elements, u32 hidden, u32 value, u32 token) {
         // Rows of a token lie one after another.
         pre = elements + (u64)token * (3 * hidden + value + 4);
@@ -101,10 +101,10 @@ struct ExactRecord {
     }
 };
 
-// The weight of an element, without the factor of its matrix: itself, or of (54) its third power.
+// Returns the weight that a state's element stands for, without its matrix's factor: x, or x³ for (54).
 template <int RETENTION> __device__ __forceinline__ float weight(float x) { return RETENTION == LQ ? x * x * x : x; }
 
-// A memory in registers, and what a token does with it.
+// A memory in registers, and the steps of a token.
 template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact {
     static constexpr u32 WIDTH = 32 * E;
     using Row = TokenRow<E, BIAS, MOMENTUM>;
@@ -112,21 +112,21 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
     using Places = ExactPlaces<E, UNITS, BLOCKS>;
 
     Matrices<E, UNITS, BLOCKS, MOMENTUM> state;
-    // What weights of both matrices are multiplied by: ν^{2−q} of (54). Weights themselves where they are exponentials.
+    // Factors of both matrices of weights, ν^{2−q} of (54); 1 where weights are the state or its exponentials.
     float factors[2] = {1.0f, 1.0f};
-    // Of (54), from token to token: a power of two near one over each ν, so that fourth powers stay in the range of 32 bits.
+    // For (54), carried from token to token: a power of two near 1/ν of each matrix, which keeps fourth powers in f32's range.
     float scales[2] = {1.0f, 1.0f};
     float exponentials[2][RETENTION == KL ? UNITS : 1][E];
-    // Images of what both layers go back to as they forget; null: zero.
+    // Images of the anchors of both layers, to which they forget; null: zero.
     float* anchor;
 
-    // A weight without the factor of its matrix.
+    // Returns the weight of element (u, i) of matrix m, without the matrix's factor.
     __device__ __forceinline__ float element(u32 m, u32 u, u32 i) const {
         if constexpr (RETENTION == KL) return exponentials[m][u][i];
         else return weight<RETENTION>(state.x[m][u][i]);
     }
 
-    // Before the first token: what the first state's weights need.
+    // Computes the weights of the initial state, before the first token.
     __device__ __forceinline__ void open(const Options& o, Places& places) {
         if constexpr (RETENTION == KL) {
 #pragma unroll
@@ -140,19 +140,19 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
         }
     }
 
-    // Columns of W0, each a unit: logarithms of a distribution, and the distribution. Rows 5 to 7 of `own`.
+    // W0 = scale * softmax(X0, dim=0), with one hidden unit a column: x becomes log softmax. Uses rows 5 to 7 of `own`.
     __device__ __forceinline__ void settle_units(const Options& o, Places& places) {
         const u32 unit = threadIdx.x % 32 * UNITS / 32;
         float(&x)[UNITS][E] = state.x[0], sums[UNITS], logs[UNITS];
         exponentials_of(0, sums);
         float sum = lane_sums<UNITS>(sums);
-        // Of a settled state sums are 1: only a token, or a first state, is so far from there.
+        // A settled state has sums of 1; only a token's write or an initial state can be so far away that columns must be lowered.
         if (__any_sync(0xffffffffu, !is_near_one(sum))) {
             lower_units(places);
             exponentials_of(0, sums);
             sum = lane_sums<UNITS>(sums);
         }
-        // What a column's logarithms lose, and what its exponentials are times.
+        // The logarithm that a column loses, and the factor of its exponentials.
         places.own[6 * UNITS + unit] = logf(sum);
         places.own[7 * UNITS + unit] = o.scale / sum;
         __syncwarp();
@@ -163,7 +163,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
 #pragma unroll
             for (u32 i = 0; i < E; i++) x[u][i] -= logs[u], exponentials[0][u][i] *= sums[u];
     }
-    // Exponentials of a matrix as it is, and this lane's part of their sums by unit.
+    // exponentials = exp(x) of matrix m, and sums [UNITS] = this lane's part of their sums over keys.
     __device__ __forceinline__ void exponentials_of(u32 m, float (&sums)[UNITS]) {
 #pragma unroll
         for (u32 u = 0; u < UNITS; u++) {
@@ -173,10 +173,10 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
             for (u32 i = 0; i < E; i++) sums[u] += exponentials[m][u][i] = expf(state.x[m][u][i]);
         }
     }
-    // Whether a sum of exponentials is neither too large nor has lost any.
+    // True if a sum of exponentials has neither overflowed nor lost an element.
     __device__ __forceinline__ static bool is_near_one(float sum) { return sum > 1e-20f && sum < 1e20f; }
 
-    // Takes the largest of each column of W0 off it.
+    // x -= x.max(dim=0) for each column of W0.
     __device__ __forceinline__ void lower_units(Places& places) {
         float(&x)[UNITS][E] = state.x[0], tops[UNITS];
 #pragma unroll
@@ -196,7 +196,8 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
             for (u32 i = 0; i < E; i++) x[u][i] -= tops[u];
     }
 
-    // Columns of W1, each over all warps: the same, by part 2. One barrier, or five where they are lowered.
+    // W1 = scale * softmax(X1, dim=0), each column over the units of all warps; x becomes log softmax. Sums are sent as part 2. One
+    // barrier, or five where columns are lowered.
     __device__ __forceinline__ void settle_outputs(const Options& o, Places& places, u32 parity) {
         float(&x)[UNITS][E] = state.x[1], sums[E];
         output_sums(places, parity, sums);
@@ -215,7 +216,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
             for (u32 u = 0; u < UNITS; u++) x[u][i] -= log, exponentials[1][u][i] *= factor;
         }
     }
-    // Exponentials as they are, and their sums over all warps. One barrier.
+    // exponentials = exp(x) of W1, and sums [E] = their sums over all units, by one barrier.
     __device__ __forceinline__ void output_sums(Places& places, u32 parity, float (&sums)[E]) {
 #pragma unroll
         for (u32 i = 0; i < E; i++) {
@@ -228,7 +229,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
 #pragma unroll
         for (u32 i = 0; i < E; i++) sums[i] = places.sum(parity, 2, threadIdx.x % 32 + 32 * i);
     }
-    // Takes the largest of each column of W1 off it. Three barriers: sums before and after it lie where these do.
+    // x -= x.max(dim=0) for each column of W1, by three barriers: its maxima take the place of the sums before and after it.
     __device__ __forceinline__ void lower_outputs(Places& places, u32 parity) {
         float(&x)[UNITS][E] = state.x[1], tops[E];
 #pragma unroll
@@ -250,7 +251,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
         places.meet();
     }
 
-    // Factors of (54), from sums of fourth powers. One barrier, or three with new scales.
+    // factors = ν^{-2} of both matrices, with ν⁴ = Σ x⁴ + ε: equation (54) at q = 4. One barrier, or three with new scales.
     __device__ __forceinline__ void settle_norms(Places& places) {
         float sums[2];
         fourth_powers(places, sums);
@@ -273,11 +274,11 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
     }
     // Returns the binary exponent of x >= 0; -127 for zero.
     __device__ __forceinline__ static int exponent(float x) { return (int)(__float_as_uint(x) >> 23) - 127; }
-    // Whether a sum of scaled powers is neither too large nor has lost any.
+    // True if a sum of scaled fourth powers has neither overflowed nor underflowed.
     __device__ __forceinline__ bool is_counted(u32 m, float sum) const {
         return sum < 1e30f && (sum > 1e-18f || scales[m] == power_of_two(10));
     }
-    // Of states times their scales, over the memory.
+    // sums[m] = Σ (scale * x)⁴ over the whole memory, for both matrices, by one barrier.
     __device__ __forceinline__ void fourth_powers(Places& places, float (&sums)[2]) const {
 #pragma unroll
         for (u32 m = 0; m < 2; m++) {
@@ -295,7 +296,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
 #pragma unroll
         for (u32 m = 0; m < 2; m++) sums[m] = places.norm(m, added);
     }
-    // Scales from the largest numbers. One barrier.
+    // scales = powers of two near one over each matrix's largest magnitude, by one barrier.
     __device__ __forceinline__ void rescale(Places& places) {
         float tops[2] = {0.0f, 0.0f};
 #pragma unroll
@@ -310,13 +311,13 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
         for (u32 m = 0; m < 2; m++) scales[m] = power_of_two(-exponent(fabsf(places.norm(2 + m, larger))));
     }
 
-    // After the state has changed: its weights. One barrier as a rule, none where weights are the state.
+    // Computes the weights again after the state has changed: one barrier as a rule, none where weights are the state.
     __device__ __forceinline__ void settle(const Options& o, Places& places, u32 parity) {
         if constexpr (RETENTION == KL) settle_units(o, places), settle_outputs(o, places, parity);
         else if constexpr (RETENTION == LQ) settle_norms(places);
     }
 
-    // Pre-activations at a key and a query: of units in order at the key, then at the query. Lane l has number l UNITS / 16.
+    // Pre-activations k @ W0 and q @ W0 [UNITS] of the warp's units: lane l returns number l UNITS / 16 of [key's, query's].
     __device__ __forceinline__ float pre(const float (&k)[E], const float (&q)[E]) const {
         float sums[2 * UNITS] = {};
 #pragma unroll
@@ -344,8 +345,8 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
         places.tell(parity, which, y);
     }
 
-    // Hidden layers at a key and a query, for all lanes; parts of both outputs are left. Rows 0 and 1 of `own` are h, 2 and 3
-    // slopes. The lane's own pre-activation is returned.
+    // h = act(k @ W0) [UNITS] in every lane, and the warp's parts of h @ W1 at the key and, if it `reads`, at the query, which are
+    // sent. Rows 0 and 1 of `own` hold h, rows 2 and 3 slopes. Returns the lane's own pre-activation.
     __device__ __forceinline__ float apply(const Options& o, Places& places, const float (&k)[E], const float (&q)[E],
                                            u32 parity, bool reads, float (&h)[UNITS]) const {
         // Lower lanes have numbers at the key, upper ones at the query.
@@ -366,7 +367,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
         return sum;
     }
 
-    // X = B + a (X − B), both layers.
+    // X = B + a (X - B) of both layers, with the anchor B.
     __device__ __forceinline__ void go_back(float a) {
         float* images = made_here(anchor);
 #pragma unroll
@@ -377,7 +378,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
             });
     }
 
-    // X = a X + step, S too, for both layers: equations (36), (37). With an anchor X has forgotten before.
+    // S = η S - θ x ⊗ u and X = a X + S of both layers, (36) and (37); with an anchor X has forgotten already.
     __device__ __forceinline__ void write(const Row& row, const float (&h)[UNITS], const float (&delta)[UNITS],
                                           const float (&u_o)[E]) {
         const float eta = MOMENTUM ? expf(row.log_eta) : 0.0f;
@@ -397,7 +398,8 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
             }
     }
 
-    // What follows the barrier: the error, what it teaches, the write. Row 4 of `own` is δ.
+    // What follows the barrier: e = prediction - v, its inner gradient u, δ = (W1 u) ∘ act'(k @ W0), the write, the new weights.
+    // Row 4 of `own` holds δ.
     __device__ __forceinline__ void learn(const Options& o, Places& places, const Row& row, u32 parity,
                                           const float (&h)[UNITS], const ExactRecord* record) {
         const u32 lane = threadIdx.x % 32, unit = lane * UNITS / 32;
@@ -429,7 +431,7 @@ template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM> 
     }
 };
 
-// Outputs of row `row`, by the first threads; parts are at `parity`.
+// out[row] = q's prediction, summed over all warps' parts at `parity`, by the leader block's first threads.
 template <class Places>
 __device__ __forceinline__ void store_output(const Options& o, const RecurrentCall& call, Places& places, u32 parity, u64 row) {
     // A warp or two.
@@ -441,8 +443,8 @@ __device__ __forceinline__ void store_output(const Options& o, const RecurrentCa
     }
 }
 
-// All sequences and heads forward. A token's read goes with the next one's key, whose weights it sees, where it comes
-// after the write.
+// Takes all sequences and heads forward. Where a token reads after its write, its read is computed with the next token's key,
+// since both see the same weights.
 template <u32 E, u32 UNITS, u32 BLOCKS, int BIAS, int RETENTION, bool MOMENTUM>
 __device__ __forceinline__ void exact_forward(const Options& o, const RecurrentCall& call, float* near) {
     using Memory = Exact<E, UNITS, BLOCKS, BIAS, RETENTION, MOMENTUM>;

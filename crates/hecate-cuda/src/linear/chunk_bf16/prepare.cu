@@ -1,4 +1,4 @@
-// The exact chunk form with bfloat16: what depends on keys, queries and gates only, equations (15)-(18).
+// The exact chunk form with bfloat16: everything of a chunk that depends on keys, queries and gates only, equations (15)-(18).
 #include "chunk_bf16/fragments.cuh"
 #include "chunk_bf16/decay_mask.cuh"
 
@@ -7,18 +7,18 @@ struct Bf16Prepare {
     Linear p;
     // [kept,H,READY]
     u8* ready;
-    // Of each sequence, those from here on
+    // Chunks of each sequence from `first` on, `chunks` of them
     u32 first, chunks;
 };
 
 // Threads: 16 rows of the squares to a warp
 static constexpr u32 BLOCK = 128;
-// Elements from row to row of blocks [16,16] of bfloat16 and of 32 bits
+// Row strides, in elements, of blocks [16,16] of bfloat16 and of f32
 static constexpr u32 LOW = 16 + 8, OWN = 16 + 4;
 
-// The elements of one token a thread. `before` and `after`: what the tokens before it, and with it, do to the first state;
-// `last`: c and E of its write after the chunk.
-// `vectors` is the block's copy of what the other launches read.
+// vectors [8,CHUNK] of the chunk, one token a thread: w, r and the masks' factors that the other kernels read. `before` and
+// `after` are the transitions of the state before the chunk up to before and after this token; `last` is c and E of its
+// write after the chunk's last token.
 __device__ __forceinline__ void build_vectors(
     const Linear& p, const Four* gates, Transition2x2 before, Transition2x2 after, float2 last, float* vectors
 ) {
@@ -39,10 +39,10 @@ __device__ __forceinline__ void build_vectors(
     if (t == CHUNK - 1) vectors[SCALARS] = after.a, vectors[SCALARS + 1] = after.b, vectors[SCALARS + 2] = after.e;
 }
 
-// K Kᵀ and Q Kᵀ of a warp's rows; nothing above the diagonal.
+// n = k @ k.T and g = q @ k.T [16,CHUNK] of the warp's rows, up to the diagonal.
 template <u32 KEYS>
 __device__ __forceinline__ void squares(const u16* k, const u16* q, u32 row, Sums<8>& n, Sums<8>& g) {
-    // A warp has 16 rows; keys are right factors of both squares and read once.
+    // Keys are the right factors of both products, and read once.
     n.clear(), g.clear();
     #pragma unroll
     for (u32 s = 0; s < KEYS; s += 16) {
@@ -60,20 +60,20 @@ __device__ __forceinline__ void squares(const u16* k, const u16* q, u32 row, Sum
     }
 }
 
-// Elements of 32 bits as two of bfloat16 each, of which the second is what the first leaves.
+// Splits two floats into bfloat16 in two parts, x ≈ high + low, two neighbours a word.
 __device__ __forceinline__ void split(float x, float y, u32& high, u32& low) {
-    // Eight bits each: together 16 of the 24 that a float has.
+    // Each part has 8 bits of fraction: together 16 of a float's 24.
     high = pack_bf16(x, y);
     low = pack_bf16(x - low_half(high), y - high_half(high));
 }
 
-// T of a column of blocks, a warp: of the one on the diagonal a column a lane, of those below, transposed, two parts, by how
-// far below they are.
+// One block column of T = (I + L)⁻¹ [CHUNK,CHUNK] in a warp: the diagonal block in f32, a column a lane, and the blocks below it
+// transposed, in two parts of bfloat16, by their distance n from the diagonal.
 struct Solution {
     float own[16];
     u32 high[4][4], low[4][4];
 
-    // The largest element of this lane, of blocks up to `below` under the diagonal.
+    // Returns the largest magnitude of this lane's elements, up to `below` blocks under the diagonal.
     __device__ __forceinline__ float largest(u32 below) const {
         float most = 0.0f;
         #pragma unroll
@@ -87,13 +87,13 @@ struct Solution {
     }
 };
 
-// That of a block [16,16] on the diagonal, by forward substitution; in two parts for the others.
+// x = (I + block)⁻¹ of one diagonal block [16,16] by forward substitution, a column a lane; also stored in two parts.
 __device__ __forceinline__ void invert_block(float (&x)[16], const float* block, u16* to_high, u16* to_low) {
-    // A lane has a column, and the upper half of a warp the same ones again. No lane waits for another.
+    // Both halves of a warp compute the same columns, so that no lane waits for another.
     const u32 j = threadIdx.x % 16;
     #pragma unroll
     for (u32 i = 0; i < 16; i++) {
-        // Row i of the inverse: the unit row minus what is known times the row of the triangle.
+        // Row i of the inverse is row i of I minus the known rows times row i of the block.
         float sum = i == j ? 1.0f : 0.0f;
         #pragma unroll
         for (u32 s = 0; s < i; s += 4) {
@@ -110,8 +110,8 @@ __device__ __forceinline__ void invert_block(float (&x)[16], const float* block,
     }
 }
 
-// x += a b of blocks [16,16], both in two parts; rows of b's tiles are its columns.
-// high low + low high + high high; what low low would add is below 2^-16 of the product.
+// x += a @ b of blocks [16,16], both in two parts of bfloat16; b's tiles are stored transposed.
+// The sum is high low + low high + high high: low low is below 2^-16 of the product and left out.
 __device__ __forceinline__ void multiply_blocks(
     float (&x)[2][4], const u32 (&high)[4], const u32 (&low)[4], const u16* b_high, const u16* b_low, u32 stride
 ) {
@@ -123,18 +123,18 @@ __device__ __forceinline__ void multiply_blocks(
     multiply_pair(x[0], x[1], high, b);
 }
 
-// T = (I + triangle)⁻¹ [CHUNK,CHUNK] by blocks. Of the triangle those on the diagonal have 32 bits and lie by themselves,
-// the others lie in two parts. First those of T on the diagonal are made, then, down from each,
+// T = (I + L)⁻¹ [CHUNK,CHUNK] by blocks [16,16]: one warp inverts one block column. L's diagonal blocks are in f32 by
+// themselves, the others in two parts of bfloat16. T_jj is inverted directly; below it, downwards,
 // T_ij = -T_ii Σ_{j ≤ k < i} L_ik T_kj, a column of blocks a warp.
 __device__ __forceinline__ void invert(
     Solution& t, const float* blocks, const u16* high, const u16* low, u16* own_high, u16* own_low
 ) {
     // Warp j has column j of blocks.
     const u32 j = threadIdx.x / 32;
-    // Four blocks on the diagonal at once, a warp each.
+    // Each warp inverts one of the four diagonal blocks.
     invert_block(t.own, blocks + 16 * j * OWN, own_high + 16 * j * LOW, own_low + 16 * j * LOW);
     __syncthreads();
-    // The inverse of the own block, transposed, as left factor.
+    // The inverse of its own diagonal block, transposed, as a left factor.
     left_across(t.high[0], own_high, LOW, 0, 16 * j);
     left_across(t.low[0], own_low, LOW, 0, 16 * j);
     #pragma unroll
@@ -157,7 +157,7 @@ __device__ __forceinline__ void invert(
     }
 }
 
-// The largest of the block's threads; `of_warps` is written by all warps.
+// Returns the largest value of the block's threads, through of_warps [4], which every warp writes.
 __device__ __forceinline__ float largest(float most, float* of_warps) {
     most = largest_of_warp(most);
     // One element a warp; the barrier makes it visible.
@@ -166,8 +166,8 @@ __device__ __forceinline__ float largest(float most, float* of_warps) {
     return fmaxf(fmaxf(of_warps[0], of_warps[1]), fmaxf(of_warps[2], of_warps[3]));
 }
 
-// A block [16,16] of a warp in whole sectors, by way of its place [16,LOW] in shared memory. Its words are those of rows
-// 0-7 and 8-15, of columns 0-7 and then 8-15 each.
+// Stores a warp's block [16,16] by way of `place` [16,LOW] in shared memory, so that whole sectors of 32 bytes are written.
+// Words of x are rows 0-7 and 8-15 of columns 0-7, then of columns 8-15.
 __device__ __forceinline__ void store_block(u16* place, const u32 (&x)[4], u16* to) {
     const u32 lane = threadIdx.x % 32;
     #pragma unroll
@@ -177,7 +177,7 @@ __device__ __forceinline__ void store_block(u16* place, const u32 (&x)[4], u16* 
     __syncwarp();
 }
 
-// T as halves, blocks on and below the diagonal.
+// Stores up * T as fp16: blocks on and below the diagonal, one block column a warp.
 __device__ __forceinline__ void store_solution(const Solution& t, float up, u16* place, u16* to) {
     const u32 j = threadIdx.x / 32, lane = threadIdx.x % 32;
     // The block on the diagonal of column j.
@@ -202,9 +202,9 @@ __device__ __forceinline__ void store_solution(const Solution& t, float up, u16*
     }
 }
 
-// Masks on the squares. Where there is erase, r∗(L ∘ K Kᵀ) goes to `blocks` on the diagonal, elsewhere in two parts to
-// `high` and `low`. Y ∘ Q Kᵀ takes the place of Q Kᵀ, and its largest element is returned. `masks` gives c of rows and
-// columns and c of the token before. What an earlier token would take of a later one's key is nothing, not zero times it.
+// L = r[:, None] * mask * (k @ k.T) goes to `blocks` on the diagonal (f32), and to `high` and `low` elsewhere. g = Y ∘ (q @ k.T) in
+// place, of which the largest magnitude is returned. `masks` gives c[t,j] and c[t-1,j]. Elements above the diagonal are set
+// to zero, not multiplied by it, so that an infinity there is no NaN.
 template <class F>
 __device__ __forceinline__ float apply_masks(
     const Linear& p, const Four* gates, u32 row, const Sums<8>& n, Sums<8>& g, float* blocks, u16* high, u16* low, F masks
@@ -230,7 +230,7 @@ __device__ __forceinline__ float apply_masks(
                 read = t >= j + e + p.before ? (p.before ? before[h][e] : now[h][e]) * read : 0.0f;
                 most = fmaxf(most, fabsf(read));
             }
-            // The block on the diagonal in 32 bits, the others in two parts.
+            // The diagonal block stays in f32, the others are split.
             if (p.erase && 8 * tile >= row) *(float2*)(blocks + t * OWN + j - row) = make_float2(erase[0], erase[1]);
             else if (p.erase) split(erase[0], erase[1], *(u32*)(high + t * SIDE + j), *(u32*)(low + t * SIDE + j));
         }
@@ -238,7 +238,7 @@ __device__ __forceinline__ float apply_masks(
     return most;
 }
 
-// Y ∘ Q Kᵀ as halves, a warp's rows.
+// Stores up * Y ∘ (q @ k.T) as fp16, the warp's 16 rows.
 __device__ __forceinline__ void store_reads(u32 row, const Sums<8>& x, float up, u16* place, u16* to) {
     #pragma unroll
     for (u32 b = 0; b < 4; b++) {
@@ -249,13 +249,13 @@ __device__ __forceinline__ void store_reads(u32 row, const Sums<8>& x, float up,
     }
 }
 
-// The mask without and with momentum.
+// The mask's type without and with momentum.
 template <bool S> struct Masks;
 template <> struct Masks<false> { using Of = DecayMask; };
 template <> struct Masks<true> { using Of = MomentumMask; };
 template <bool S> using MasksOf = typename Masks<S>::Of;
 
-// A block of four warps has one chunk of one head.
+// T, Y ∘ (q @ k.T) and the vectors of one chunk of one head, by a block of four warps.
 //
 // Dynamic shared memory: keys and queries [CHUNK,KEYS + 8] of bfloat16; after the squares are made, L in two parts
 // [CHUNK,SIDE], and blocks [16,16] of T and of L. Static: gates [CHUNK], the mask, the vectors, maxima of the warps.
@@ -265,7 +265,7 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     // Blocks have the chunks of a head one after another.
     const Chunk chunk(p, blockIdx.x / args.chunks, args.first + blockIdx.x % args.chunks);
     if (chunk.tokens == 0) return;
-    // Where keys and queries were there lie later: L in two parts; of T, then of L, the blocks on the diagonal.
+    // Later arrays take the place of keys and queries: L in two parts, then the diagonal blocks of T and of L.
     u16 *k = (u16*)shared, *q = k + CHUNK * (KEYS + 8), *high = k, *low = high + CHUNK * SIDE;
     u16 *own_high = low + CHUNK * SIDE, *own_low = own_high + CHUNK * LOW;
     float *blocks = (float*)(own_low + CHUNK * LOW);
@@ -281,14 +281,14 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     __syncthreads();
     if constexpr (S) mask.begin(chunk.tokens, gates);
     else if (threadIdx.x < CHUNK) mask.begin(threadIdx.x, [&](u32 s) { return gates[s].z; });
-    // Keys and queries are there, and the mask's sub-chunks by themselves.
+    // Keys and queries have arrived, and each sub-chunk's own mask is built.
     copies_wait<0>();
     __syncthreads();
     if (threadIdx.x < 16) mask.join(threadIdx.x);
     // Rows of the squares that are the warp's.
     const u32 row = threadIdx.x / 32 * 16;
     Sums<8> n, g;
-    // K Kᵀ and Q Kᵀ stay in registers until the masks are on them.
+    // Both products stay in registers until the masks are applied.
     squares<KEYS>(k, q, row, n, g);
     __syncthreads();
     if (threadIdx.x < CHUNK) {
@@ -304,19 +304,19 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     u8* to = args.ready + chunk.kept * READY;
     const auto masks = [&](u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) { mask.at(i, j, now, before); };
     const float most = apply_masks(p, gates, row, n, g, blocks, high, low, masks);
-    // L's blocks on the diagonal are not needed in parts any more.
+    // Results pass through the place of T's diagonal blocks, before these are made and after they were needed.
     u16* place = own_high + row * LOW;
-    // One power of two for the whole square, so that the largest element fits a half.
+    // One power of two scales the whole square, so that its largest element fits fp16.
     const Scale scale = Scale::of(largest(most, of_warps[0]));
-    // Every warp has its own place [16,LOW] for the way.
+    // Every warp stores through a place [16,LOW] of its own.
     store_reads(row, g, scale.up, place, (u16*)to + SQUARE);
     float* vectors_to = (float*)(to + 4 * SQUARE);
-    // Vectors and scalars, whole.
+    // All threads copy the vectors and scalars.
     for (u32 i = threadIdx.x; i < OF_SOLUTION; i += BLOCK) vectors_to[i] = vectors[i];
-    // Without erase T is the unit matrix, and nobody reads it.
+    // Without erase T is the identity, and nobody reads it.
     float solution = 1.0f;
     if (p.erase) {
-        // In registers of the warps, a column of blocks each.
+        // Each warp has a block column in registers.
         Solution t;
         invert(t, blocks, high, low, own_high, own_low);
         const Scale of = Scale::of(largest(t.largest(3 - threadIdx.x / 32), of_warps[1]));
@@ -327,7 +327,7 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     if (i < ELEMENTS) vectors_to[i] = i == OF_SOLUTION ? solution : i == OF_READS ? scale.down : 0.0f;
 }
 
-// BLOCKS of them fit a multiprocessor, which bounds registers.
+// BLOCKS of these blocks fit a multiprocessor, which bounds the registers.
 #define PREPARE(name, KEYS, S, BLOCKS)             \
     KERNEL(name, Bf16Prepare, 128, BLOCKS) {       \
         DYNAMIC_SHARED(u8, shared);                \

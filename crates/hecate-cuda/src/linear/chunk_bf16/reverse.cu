@@ -1,8 +1,8 @@
-// The exact chunk form with bfloat16, the gradient of the memory: what warps of their own read ahead and write down, and
-// the kernels.
+// The exact chunk form with bfloat16, backward through the memory: the producer and consumer warps, which load ahead and write
+// down, and the kernels. `reverse.cuh` has the column warps.
 #include "chunk_bf16/reverse.cuh"
 
-// Asks for a chunk's dO [CHUNK,WIDTH] and vectors; registers hold them until `place_prefetched`.
+// Starts loading dO [CHUNK, 16 * WARPS] and the vectors of a chunk into registers, where they stay until `place_prefetched`.
 template <u32 KEYS, u32 WARPS, bool S>
 __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::prefetch(Prefetched& x, const Chunk& chunk) const {
     const u32 who = this->who(), t = who / ACROSS, c = first + who % ACROSS * 8;
@@ -16,11 +16,11 @@ __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::prefetch(Prefetched& x,
         if (needed(who + i * COUNT)) x.vectors[i] = vectors[who + i * COUNT];
 }
 
-// dO as halves, and the elements, in their places. All of these warps wait for each other between: what they wrote down of
-// the chunk that was there is done then.
+// Stores the prefetched dO as fp16 with one power-of-two scale for the chunk, and its vectors, in place `stage`.
+// All consumers wait for each other in between, so that what they read of the chunk that was there is read.
 template <u32 KEYS, u32 WARPS, bool S>
 __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::place_prefetched(const Prefetched& x, u32 stage) const {
-    // One maximum a warp.
+    // Each warp has one maximum.
     float* of_readers = left_scales(0) + WIDTH;
     const u32 who = this->who();
     // The largest of dO, two bfloat16 at once without their signs.
@@ -33,7 +33,7 @@ __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::place_prefetched(const 
     }
     float most = largest_of_warp(fmaxf(low_half(both), high_half(both)));
     if (who % 32 == 0) of_readers[who / 32] = most;
-    // All that bring dO have left their maxima.
+    // All warps have left their maxima.
     wait_for_some<COUNT>();
     #pragma unroll
     for (u32 i = 0; i < READERS; i++) most = fmaxf(most, of_readers[i]);
@@ -50,11 +50,11 @@ __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::place_prefetched(const 
     if (who == 0) vectors(stage)[OF_OUTPUTS] = scale.down;
 }
 
-// Λ and w ∘ Λ, which the others left there as halves.
+// solved = Λ and dv = w ∘ Λ [tokens, 16 * WARPS] in bfloat16, from the fp16 that the column warps left in place `stage`.
 template <u32 KEYS, u32 WARPS, bool S>
 __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::store_solved(const Chunk& chunk, u32 step, u32 stage) const {
     const u32 who = this->who(), c = who % ACROSS * 8;
-    // What the thread's eight columns are times, and w of its tokens.
+    // The scales of the thread's eight columns, and w of its tokens.
     float down[8], w[PIECES];
     uint4 x[PIECES];
     #pragma unroll
@@ -83,29 +83,30 @@ __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::store_solved(const Chun
     }
 }
 
-// Left factors that the others stored, a matrix of one of them a warp and turn.
+// Copies the left factors of dM and dS, which column warps stored in this step, to the kept states of the chunk.
 template <u32 KEYS, u32 WARPS, bool S>
 __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::keep_states(const Chunk& chunk, u32 step) const {
     const u32 size = kept_size<KEYS>(p), lane = threadIdx.x % 32;
     u16* to = args.kept + chunk.kept * (S ? 2 : 1) * size;
-    // Of all warps, one after another.
+    // The factors of all column warps follow each other.
     const uint4* from = left_factors(step, 0, 0) - lane;
     if (GROUPS_MULTIPLY && lane == 0) show_to_groups();
     #pragma unroll
     for (u32 i = who() / 32; i < WARPS * (S ? 2 : 1); i += READERS) {
-        // Whose matrix, and which.
+        // The column warp, and 0 for dM or 1 for dS.
         const u32 warp = S ? i / 2 : i, which = S ? i % 2 : 0;
         keep<KEYS>(p, from + (warp * FACTORS + which * STEPS) * 32, to + which * size, first + 16 * warp);
     }
     if (GROUPS_MULTIPLY) stores_commit();
 }
 
-// Of the warps that read ahead and keep states, of those that bring dO and write down Λ, or of warps that do both.
+// Serves the column warps through `count` chunks. Threads that load bring K, Q, T and Y ∘ Q Kᵀ, and keep states; threads that
+// store bring dO and write Λ. Where registers do not suffice for both, the same threads do both.
 template <u32 KEYS, u32 WARPS, bool S>
 __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::attend(u32 count, bool loads, bool stores) const {
     const u32 stages = args.stages;
     const bool tells = loads && who() == 0 && args.progress;
-    // Segments that this sequence has not; the first chunk of the last that it has.
+    // Segments that only longer sequences have count at once. `due` is the first chunk of the last segment that this one has.
     u32 due = args.progress ? (count + args.segment - 1) / args.segment * args.segment : 0;
     if (tells)
         for (u32 number = max(due, args.segment); number < p.kept; number += args.segment) pass(number);
@@ -127,10 +128,10 @@ __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::attend(u32 count, bool 
         if (count > 1) prefetch(next, Chunk(sequence, count - 2));
     }
     for (u32 step = 0, stage = 0, last = stages - 1; step <= count; step++, last = stage, stage = next_stage(stage)) {
-        // The columns' warps left the chunk of the step before the last one then, and these here wrote it down in the last
-        // step.
+        // This step finishes a segment: the column warps left its first chunk two steps ago, and these warps wrote it in the step
+        // before.
         const bool tell = due > 0 && count + 1 - step == due;
-        // The chunk of this step is in its place.
+        // Waits until this step's chunk is in its place.
         wait();
         if (GROUP && loads) show_to_groups();
         if (GROUPS_MULTIPLY && loads && tell) stores_wait();
@@ -138,23 +139,23 @@ __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::attend(u32 count, bool 
         __syncthreads();
         if (tell && tells) pass(due);
         if (tell) due -= args.segment;
-        // The place of the chunk of the step before is free now.
+        // The chunk before this one is not read any more: its place gets the next one.
         const u32 fetched = step + stages - 1;
         if (fetched < count && loads) fetch(Chunk(sequence, count - 1 - fetched), last);
         copies_commit();
-        // What the columns' warps left in the step before is written down.
+        // Writes what the column warps left in the step before.
         const Chunk left(sequence, count - step);
         if (step > 0 && loads) keep_states(left, step - 1);
         if (step > 0 && stores) store_solved(left, step - 1, last);
         if (step + 1 >= count || !stores) continue;
-        // dO of the next chunk, where nobody works any more.
+        // Stores the next chunk's dO, in a place that nobody reads.
         place_prefetched(next, next_stage(stage));
         if (step + 2 < count) prefetch(next, Chunk(sequence, count - 3 - step));
     }
     if (GROUPS_MULTIPLY && loads) stores_read();
 }
 
-// Gives the block's warps their parts: columns, those that read ahead, those that write down.
+// Gives the block's warps their roles: columns, producers, consumers.
 template <u32 KEYS, u32 WARPS, bool S>
 __device__ __forceinline__ void reverse(const Bf16Reverse& args, u8* shared) {
     // Neighbouring blocks have columns of one head and share its keys in the cache.
@@ -174,14 +175,14 @@ __device__ __forceinline__ void reverse(const Bf16Reverse& args, u8* shared) {
     }
 }
 
-// Waits until so many blocks are through a segment.
+// Arguments of a kernel that waits until `count` blocks have finished a segment.
 struct Bf16Await {
     const u32* counter;
     u32 count, unused;
 };
-// One thread of one block, which leaves room for the chain's blocks.
+// Spins on the counter, in one thread of one block, so that it leaves the multiprocessors to the blocks it waits for.
 KERNEL(bf16_await, Bf16Await, 1, 1) {
-    // One thread asks again and again; the chain's blocks count up with release.
+    // The blocks count up with release, and this load acquires.
     u32 found;
     do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(args.counter) : "memory");
     while (found < args.count);

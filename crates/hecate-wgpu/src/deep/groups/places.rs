@@ -1,43 +1,43 @@
-//! Where a memory's panels lie, and what kernels are told of them.
+//! The layout of a memory's part of the workspace: where each matrix (a panel) begins, and the structures that tell kernels.
 
 use super::mapped::{LayerPlaces, Sweeps};
 use crate::parameters::{array, parameters};
 use crate::recurrent::RecurrentCall;
 use hecate_core::{Checkpoints, Dims};
 
-/// Kinds of numbers by token: `numbers.wgsl`, then `mapped.wgsl`, has a list.
+/// Per-token scalars of a group, `[NUMBERS,G]`: `numbers.wgsl` lists them, then `mapped.wgsl`.
 const NUMBERS: usize = 39;
 
-/// Numbers that products read, as `numbers.wgsl` counts them.
+/// The per-token scalars by which products multiply rows, with their index in `numbers.wgsl`.
 #[derive(Clone, Copy)]
 pub(super) enum Number {
-    /// How much of the first X a token reads.
+    /// A: how much token t reads of the weights X before the group.
     ReadA = 11,
-    /// How much of the first S.
+    /// B: how much it reads of the momentum S before the group.
     ReadB = 12,
-    /// How much of the anchor.
+    /// 1 - A: how much it reads of the anchor.
     ReadRest = 13,
-    /// How much of a token's write X has after the group.
+    /// c of the last token: how much of token t's write X has after the group.
     LastC = 14,
-    /// How much of it S has.
+    /// E of the last token: how much of token t's write S has after the group.
     LastE = 15,
 }
 
 /// A matrix in a memory's part of the workspace, or its transpose.
 #[derive(Clone, Copy)]
 pub(super) struct Panel {
-    /// Its first element, counted from the memory's part.
+    /// Its first element, counted from the beginning of the memory's part.
     pub(super) at: u32,
     pub(super) rows: u32,
     pub(super) columns: u32,
-    /// From a row to the next.
+    /// Elements from a row to the next one.
     pub(super) row: u32,
-    /// From a column to the next.
+    /// Elements from a column to the next one.
     pub(super) column: u32,
 }
 
 impl Panel {
-    /// Its transpose: no element moves.
+    /// The transpose, which moves no element.
     pub(super) fn t(self) -> Self {
         Self { at: self.at, rows: self.columns, columns: self.rows, row: self.column, column: self.row }
     }
@@ -47,17 +47,17 @@ impl Panel {
         [self.rows, self.columns]
     }
 
-    /// The number of its elements.
+    /// The number of elements.
     pub(super) fn count(self) -> u32 {
         self.rows * self.columns
     }
 }
 
-/// Hands out places one after another.
+/// Allocates panels one after another; it holds the first free element.
 pub(super) struct Cutter(u32);
 
 impl Cutter {
-    /// The next place, row by row; nothing where either number is 0.
+    /// The next panel `[rows, columns]`, row-major; it takes no room if either is 0.
     pub(super) fn panel(&mut self, rows: usize, columns: usize) -> Panel {
         let (at, rows, columns) = (self.0, rows as u32, columns as u32);
         self.0 += rows * columns;
@@ -65,17 +65,17 @@ impl Cutter {
     }
 }
 
-/// Both layers' matrices.
+/// One matrix of each layer, the first layer's first.
 pub(super) type Matrices = [Panel; 2];
 
 parameters! {
-    /// Where panels are in a memory's part of the workspace, row-major.
+    /// The first element of each panel in a memory's part of the workspace; panels are row-major, `G` is the group's tokens.
     pub(super) struct PanelPlaces {
-        /// Numbers by token.
+        /// Per-token scalars `[NUMBERS,G]`.
         numbers: u32,
-        /// X of both layers, then momentum.
+        /// The state X of both layers, then momentum S.
         state: u32,
-        /// What both go back to.
+        /// The anchors of both layers, to which states decay.
         anchor: u32,
         /// Keys `[G,K]`.
         k: u32,
@@ -87,11 +87,11 @@ parameters! {
         u: u32,
         /// Predictions, then outputs `[G,V]`.
         prediction: u32,
-        /// What the second layer is written with `[G,V]`.
+        /// z1, the right factor of the second layer's write `[G,V]`.
         z1: u32,
-        /// Masks `[G,G]`.
+        /// c: how much each token reads of each write `[G,G]`.
         c: u32,
-        /// How much of each write momentum has `[G,G]`.
+        /// e: how much of each write momentum has after each token `[G,G]`.
         e: u32,
         /// Gradients of masks `[G,G]`.
         dc: u32,
@@ -99,7 +99,7 @@ parameters! {
         pre: u32,
         /// u W₁ᵀ `[G,D]`.
         back: u32,
-        /// Its gradient.
+        /// The gradient of `back`.
         dback: u32,
         /// The gradient of the hidden layer at keys.
         dh: u32,
@@ -117,116 +117,117 @@ parameters! {
         tall: u32,
         /// Predictions after a layer norm `[G,V]`.
         normed: u32,
-        /// Inner gradients before its Jacobian `[G,V]`; without a norm `u`.
+        /// Inner gradients before the Jacobian of that norm `[G,V]`; without a norm the same panel as `u`.
         inner_grad: u32,
     }
 }
 
 parameters! {
-    /// What kernels between products read of a call.
+    /// The uniform of the kernels that run between products.
     pub(super) struct Plan {
-        /// Sizes of the call, and where arguments and results lie.
+        /// Sizes of the call, and offsets of its arguments and results.
         pub(super) call: RecurrentCall,
-        /// Where panels lie.
+        /// Offsets of the panels.
         pub(super) places: PanelPlaces,
-        /// Where sweeps find those of a layer.
+        /// Offsets that state scans use, by layer.
         pub(super) layers: array<LayerPlaces, 2>,
     }
 }
 
-/// A memory's panels; `groups.wgsl` says what is in those that it names.
+/// The panels of one memory. A matrix memory, without a hidden layer, has only the second layer's.
 #[derive(Clone)]
 pub(super) struct Places {
-    /// `G`.
+    /// `G`, the tokens of a group.
     pub(super) group: u32,
-    /// First of the numbers by token.
+    /// The first of the per-token scalars `[NUMBERS,G]`.
     pub(super) numbers: u32,
-    /// X of both layers: weights `[K,D]` and `[D,V]`, or what they are an image of. Of a matrix the first has no elements and the
-    /// second is `[K,V]`.
+    /// The state X of both layers, `[K,D]` and `[D,V]`: the weights, or what they are mapped from. A matrix memory has no first
+    /// layer, and a second one `[K,V]`.
     pub(super) state: Matrices,
-    /// W₀ and W₁ where inner gradients are taken: the state itself, or its image.
+    /// W₀ and W₁ at which inner gradients are taken: the state itself, or the weights that are mapped from it.
     pub(super) weights: Matrices,
-    /// Of both, where the rule has it.
+    /// The momentum S of both layers, if the rule has it.
     pub(super) momentum: Matrices,
-    /// What both go back to, a copy a memory: heads share them in the arguments.
+    /// The anchors of both layers. Each memory has its own copy, though sequences share a head's anchor in the arguments.
     pub(super) anchor: Matrices,
-    /// Keys of the group `[G,K]`, zeros beyond its last token.
+    /// Keys of the group `[G,K]`, with zeros beyond its last token.
     pub(super) k: Panel,
-    /// Queries, in the same way.
+    /// Queries of the group `[G,K]`, likewise.
     pub(super) q: Panel,
-    /// Values, then prediction minus value `[G,V]`.
+    /// Values, later the errors: prediction minus value `[G,V]`.
     pub(super) v: Panel,
-    /// Inner gradients: ψ of the error, shortened by (94), and behind the Jacobian of a layer norm `[G,V]`.
+    /// Inner gradients u: ψ of the error, clipped by (94), then through the Jacobian of a layer norm `[G,V]`.
     pub(super) u: Panel,
-    /// Predictions at keys, then what queries read `[G,V]`.
+    /// Predictions at keys, later what queries read `[G,V]`.
     pub(super) prediction: Panel,
-    /// What the second layer is written with, −θ u `[G,V]`.
+    /// z1 = −θ u, the right factor of the second layer's write hᵀ z1 `[G,V]`.
     pub(super) z1: Panel,
-    /// What each token reads of each write `[G,G]`.
+    /// c: how much each token reads of each write `[G,G]`.
     pub(super) c: Panel,
-    /// How much of each write momentum has after each token `[G,G]`.
+    /// e: how much of each write momentum has after each token `[G,G]`.
     pub(super) e: Panel,
-    /// Products of queries and keys, as they are read `[G,G]`.
+    /// c ∘ (q kᵀ), the masked products of queries and keys `[G,G]`.
     pub(super) square: Panel,
-    /// Pre-activations of the hidden layer at keys; these and the next are `[G,D]`.
+    /// Pre-activations at keys, k W₀; this and the next five are `[G,D]`.
     pub(super) pre: Panel,
-    /// The hidden layer at keys; of a matrix the keys.
+    /// h, the hidden layer at keys; of a matrix memory the keys themselves.
     pub(super) h: Panel,
-    /// b = u W₁ᵀ, before slopes.
+    /// b = u W₁ᵀ, before it is multiplied by the activation's slope.
     pub(super) back: Panel,
-    /// What the first layer is written with, −θ b times slopes.
+    /// z0 = −θ b ∘ act′(pre), the right factor of the first layer's write kᵀ z0.
     pub(super) z0: Panel,
-    /// Pre-activations that queries find.
+    /// Pre-activations at queries.
     pub(super) read_pre: Panel,
-    /// The hidden layer that queries find; of a matrix the queries.
+    /// The hidden layer at queries; of a matrix memory the queries themselves.
     pub(super) read_h: Panel,
-    /// The gradient of outputs `[G,V]`. This and what follows is a backward's.
+    /// The gradient of outputs `[G,V]`. This and all that follows exists in a backward only.
     pub(super) dout: Panel,
-    /// That of what queries read: behind a layer norm another one `[G,V]`.
+    /// The gradient of what queries read `[G,V]`; without a layer norm the same panel as `dout`.
     pub(super) dread: Panel,
-    /// Of queries and keys `[G,K]`.
+    /// The gradients of queries and keys `[G,K]`.
     pub(super) dq: Panel,
     pub(super) dk: Panel,
-    /// Of masks; then of log a by token and write `[G,G]`.
+    /// The gradient of c, later that of log a by token and write `[G,G]`.
     pub(super) dc: Panel,
-    /// Of products of queries and keys before the mask `[G,G]`.
+    /// The gradient of q kᵀ before the mask `[G,G]`.
     pub(super) dsquare: Panel,
-    /// Of the hidden layer that queries find, then of its pre-activations `[G,D]`; of a matrix `dq`.
+    /// The gradient of the hidden layer at queries, later of its pre-activations `[G,D]`; of a matrix memory `dq`.
     pub(super) dread_h: Panel,
-    /// Of the hidden layer at keys, then of its pre-activations `[G,D]`; of a matrix `dk`.
+    /// The gradient of the hidden layer at keys, later of its pre-activations `[G,D]`; of a matrix memory `dk`.
     pub(super) dh: Panel,
-    /// Of z0, then of b `[G,D]`.
+    /// The gradient of z0, later of b `[G,D]`.
     pub(super) dback: Panel,
-    /// Of z1 `[G,V]`.
+    /// The gradient of z1 `[G,V]`.
     pub(super) dz1: Panel,
-    /// Of u, then of errors `[G,V]`.
+    /// The gradient of u, later of the errors `[G,V]`.
     pub(super) du: Panel,
-    /// Of the state after the group, then of that before it.
+    /// The gradient of the state after the group, later of the state before it.
     pub(super) dstate: Matrices,
-    /// Of the weights; the same where these are the state.
+    /// The gradient of the weights; the same panels as `dstate` if the weights are the state.
     pub(super) dweights: Matrices,
     pub(super) dmomentum: Matrices,
-    /// Of the anchor, added up over groups.
+    /// The gradient of the anchors, summed over groups.
     pub(super) danchor: Matrices,
-    /// Products with the state that shares of it are multiplied with, of X, the anchor and S.
+    /// Products of what reads get with X, the anchor and S, later of keys with dX and dS. Gradients of queries and values are
+    /// made of them, and those of A, 1 - A, B, c and E are their row sums.
     pub(super) shares: u32,
-    /// Partial sums, and rows of the longer matrix.
+    /// Partial sums `[2 tall,4]`, and `tall`, the rows of the taller matrix.
     sums: u32,
     tall: u32,
-    /// x̂ of predictions, where a layer norm follows them.
+    /// Predictions after the layer norm, if there is one.
     normed: u32,
-    /// Inner gradients before the norm's Jacobian.
+    /// Inner gradients before the Jacobian of that norm.
     inner_grad: u32,
-    /// States before the second and later groups of an interval, but the last.
+    /// Places for the states before the second to the last but one group of a checkpoint interval.
     begun: Vec<u32>,
-    /// What sweeps have, where weights are an image of the state.
+    /// Offsets that state scans use, if weights are mapped from the state.
     pub(super) layers: array<LayerPlaces, 2>,
-    /// Elements of all.
+    /// Elements of all panels together.
     pub(super) each: usize,
 }
 
 impl Places {
-    /// Of groups of `group` tokens. What a rule or a pass does not have takes no room.
+    /// Lays out the panels for groups of `group` tokens. What the rule or the pass does not have takes no room.
     pub(super) fn new(dims: &Dims, hidden: usize, group: usize, has: Has) -> Self {
         let (key, value, matrix) = (dims.key, dims.value, hidden == 0);
         let mut all = Cutter(0);
@@ -318,22 +319,22 @@ impl Places {
         places
     }
 
-    /// Where a kind of number begins.
+    /// The first element of a per-token scalar `[G]`.
     pub(super) fn number(&self, which: Number) -> u32 {
         self.numbers + which as u32 * self.group
     }
 
-    /// Where the state before group `number` of an interval waits, from the second on.
+    /// The place of the state before group `number` of an interval, for `number` from 1 on.
     pub(super) fn begun(&self, number: usize) -> u32 {
         self.begun[number - 1]
     }
 
-    /// First of the partial sums of a layer.
+    /// The first row of a layer's partial sums.
     pub(super) fn sums_of(&self, layer: usize) -> u32 {
         layer as u32 * self.tall
     }
 
-    /// As kernels have them.
+    /// The offsets as kernels get them.
     pub(super) fn named(&self) -> PanelPlaces {
         PanelPlaces {
             numbers: self.numbers,
@@ -364,17 +365,17 @@ impl Places {
     }
 }
 
-/// What takes room.
+/// What a rule and a pass have, and so what takes room.
 #[derive(Clone, Copy)]
 pub(super) struct Has {
     /// Two more matrices of state, and of their gradients.
     pub(super) momentum: bool,
-    /// Something to go back to.
+    /// Anchors to which states decay.
     pub(super) anchor: bool,
-    /// Gradients of all panels, and states that wait for them.
+    /// Gradients of all panels, and states before the groups of an interval.
     pub(super) backward: bool,
-    /// A layer norm behind the last matrix.
+    /// A layer norm after the last matrix.
     pub(super) norm: bool,
-    /// Weights beside the state that they are an image of.
+    /// Weights that are mapped from the state, beside the state.
     pub(super) sweeps: Option<Sweeps>,
 }
