@@ -166,10 +166,11 @@ pub(super) fn project(
     y.iter().map(|y| (0..heads).map(|head| columns(y, head * width, width)).collect()).collect()
 }
 
-/// `log a` of all heads; 0 where the rule has no such gate.
-fn log_a<R: Rule>(weights: &Weights, config: &MemoryConfig, x: &Var) -> Var {
+/// `log a` of all heads, of so many channels each; 0 where the rule has no such gate.
+fn log_a<R: Rule>(weights: &Weights, config: &MemoryConfig, x: &Var, channels: usize) -> Var {
     if !config.decay || !R::Gates::KINDS.contains(&GateKind::Retention) {
-        return x.constant(1, config.heads, vec![0.0; config.heads]);
+        let count = config.heads * channels;
+        return x.constant(1, count, vec![0.0; count]);
     }
     let step = (linear(weights, "a_proj", x) + weights.matrix("dt_bias")).exp().shift(1.0).ln();
     step * weights.matrix("A_log").exp().scale(-f64::from(config.forgetting))
@@ -283,7 +284,8 @@ pub(super) fn tokens_of<R: Gated>(
     let token = |(i, write): (usize, usize)| {
         // Writes stand side by side, all heads of the first and then those of the next.
         let place = write * config.heads + head;
-        let log_a = columns(&log_a::<R>(gates, config, &x[i]), head, 1);
+        let channels = rule.channels(sizes(config, &x[i]).1).unwrap_or(1);
+        let log_a = columns(&log_a::<R>(gates, config, &x[i], channels), head * channels, channels);
         let log_a = if write == 0 { log_a } else { log_a.scale(0.0) };
         let signal = |name: &str| {
             let signals = linear(gates, name, &x[i]);

@@ -84,6 +84,7 @@
 
 mod any;
 mod atlas;
+pub mod channel;
 mod deep;
 mod delta;
 mod dgd;
@@ -97,6 +98,7 @@ mod trellis;
 pub use crate::family::MomentumForm;
 pub use any::{AnyRule, RuleVisitor};
 pub use atlas::{Atlas, NEWTON_SCHULZ, NEWTON_SCHULZ_EPSILON, Window, WindowGates};
+pub use channel::{ChannelGates, ChannelStepGates, Gla, Kda};
 pub use deep::{
     Activation, AnchorMatrix, AnchorWeights, AttentionalBias, COLUMN_EPSILON, Huber, HuberGates, HuberLogits,
     HuberMomentumGates, HuberMomentumLogits, LQ_EPSILON, Map, MatrixMemory, Memora, MemoraMatrix, Memory, MlpMemory,
@@ -120,6 +122,7 @@ macro_rules! rule_list {
     ($then:ident $callback:ident [$($before:tt)*]) => {
         $crate::rule_list! { @$then $callback [$($before)*]
             Linear { hebbian Hebbian, delta Delta, titans Titans, dgd Dgd, lightning Lightning }
+            Channel { gla Gla, kda Kda }
             Deep {
                 titans_mlp TitansMlp, moneta Moneta, moneta_matrix MonetaMatrix, yaad Yaad, yaad_matrix YaadMatrix,
                 yaad_momentum YaadMomentum, memora Memora, memora_matrix MemoraMatrix
@@ -137,7 +140,7 @@ macro_rules! rule_list {
     (@linear $callback:ident [$($before:tt)*] Linear { $($name:ident $rule:ident),* } $($others:tt)*) => {
         $callback! { $($before)* $($name $rule),* }
     };
-    (@own $callback:ident [] Linear $linear:tt Deep $deep:tt Own { $($name:ident $rule:ident),* }) => {
+    (@own $callback:ident [] Linear $linear:tt Channel $channel:tt Deep $deep:tt Own { $($name:ident $rule:ident),* }) => {
         $callback! { $($rule),* }
     };
 }

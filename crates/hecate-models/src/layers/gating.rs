@@ -14,6 +14,8 @@ pub(super) type LogitMaps = Vec<(Linear, Option<usize>)>;
 #[derive(Clone, Debug)]
 pub(super) struct Gating {
     heads: usize,
+    /// Of a head, that forget apart ([`GatedRule::channels`]).
+    channels: Option<usize>,
     /// Of a token, each with logits of its own.
     writes: Writes,
     logits: LogitMaps,
@@ -21,22 +23,29 @@ pub(super) struct Gating {
     limits: Limits,
 }
 
-/// The forgetting gate: `log a = −forgetting exp(A_log) softplus(x W_a + dt_bias)`, as in Mamba-2.
+/// The forgetting gate: `log a = −forgetting exp(A_log) softplus(x W_a + dt_bias)`, as in Mamba-2; of each channel by itself
+/// where the rule forgets by channel.
 #[derive(Clone, Copy, Debug)]
 struct Retention {
-    /// `A_log [H]`.
+    /// `A_log [H]`, or `[H·K]`.
     a_log: ParameterId,
-    /// `dt_bias [H]`.
+    /// `dt_bias`, likewise.
     dt_bias: ParameterId,
-    /// `a_proj`, to a logit a head.
+    /// `a_proj`, to as many logits.
     map: Linear,
     /// [`MemoryConfig::forgetting`].
     forgetting: f32,
 }
 
 impl Retention {
-    fn new<B: Backend, R>(build: &mut Builder<'_, B>, hidden: usize, config: &MemoryConfig<R>) -> Result<Self> {
+    fn new<B: Backend, R>(
+        build: &mut Builder<'_, B>,
+        hidden: usize,
+        config: &MemoryConfig<R>,
+        channels: usize,
+    ) -> Result<Self> {
         let MemoryConfig { heads, forgetting, horizon, .. } = *config;
+        let heads = heads * channels;
         // With a slope of 1 the offset alone decides how long a fresh head remembers.
         let slope = if horizon.is_some() { Init::Constant(0.0) } else { Init::LogSlope };
         Ok(Self {
@@ -47,7 +56,7 @@ impl Retention {
         })
     }
 
-    /// `log a [B,T,H]` of the map's logits `y [B,T,H]`.
+    /// `log a` of the map's logits `y`, both `[B,T,H]` or `[B,T,H·K]`.
     fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, y: &Var<B>) -> Result<Var<B>> {
         let log_a = tape.retention(y, &tape.parameter(self.a_log)?, &tape.parameter(self.dt_bias)?)?;
         if self.forgetting == 1.0 { Ok(log_a) } else { tape.scale(self.forgetting, &log_a) }
@@ -63,14 +72,15 @@ impl Retention {
 }
 
 impl Gating {
-    /// A linear map for every logit of the rule, with or without bias.
+    /// A linear map for every logit of the rule, with or without bias; `widths` are those of keys and values.
     pub(super) fn logits<B: Backend, R: GatedRule>(
         build: &mut Builder<'_, B>,
         rule: R,
         biased: bool,
         [hidden, heads]: [usize; 2],
+        widths: [usize; 2],
     ) -> Result<LogitMaps> {
-        logit_maps(build, R::Logits::NAMES, R::Logits::into_vec(rule.widths()), biased, [hidden, heads])
+        logit_maps(build, R::Logits::NAMES, R::Logits::into_vec(rule.widths(widths)), biased, [hidden, heads])
     }
 
     /// Parameters of the forgetting gate, where the rule has one, beside those of the logits.
@@ -78,13 +88,16 @@ impl Gating {
         build: &mut Builder<'_, B>,
         logits: LogitMaps,
         config: &MemoryConfig<R>,
-        hidden: usize,
+        (hidden, key): (usize, usize),
     ) -> Result<Self> {
-        let heads = config.heads;
+        let (heads, channels) = (config.heads, config.rule.channels(key));
         let forgets = config.decay && R::Gates::KINDS.contains(&GateKind::Retention);
-        let retention = if forgets { Some(Retention::new(build, hidden, config)?) } else { None };
+        let retention = match forgets {
+            true => Some(Retention::new(build, hidden, config, channels.unwrap_or(1))?),
+            false => None,
+        };
         let limits = Limits { step: config.step, momentum: config.momentum };
-        Ok(Self { heads, writes: Writes(config.writes_per_token), logits, retention, limits })
+        Ok(Self { heads, channels, writes: Writes(config.writes_per_token), logits, retention, limits })
     }
 
     /// What the layer allows its memories.
@@ -124,9 +137,11 @@ impl Gating {
             self.writes.apart(tape, y)
         };
         let logits = self.logits.iter().zip(products.by_ref()).map(logit).collect::<Result<Vec<_>>>()?;
+        let axes = [&[batch, tokens, self.heads], self.channels.as_slice()].concat();
         let log_a = match (&self.retention, products.next()) {
+            (Some(retention), Some(y)) if self.channels.is_some() => tape.reshape(&retention.log_a(tape, &y)?, axes)?,
             (Some(retention), Some(y)) => retention.log_a(tape, &y)?,
-            _ => Var::constant(Tensor::zeros(x.value().device(), [batch, tokens, self.heads], DType::F32)?),
+            _ => Var::constant(Tensor::zeros(x.value().device(), axes, DType::F32)?),
         };
         rule.gates_of(tape, self.writes.at_first(tape, log_a)?, logits, self.limits)
     }

@@ -140,7 +140,7 @@ impl<R: GatedRule> Memory<R> {
         let tail = ProjectionTail { taps: config.conv, activate: true };
         let writes = Writes(config.writes_per_token);
         let qkv = projections(build, hidden, ([heads / form.sharing, heads], writes), [key, key, value], tail)?;
-        let logits = Gating::logits(build, rule, form.biased, [hidden, heads * writes.0])?;
+        let logits = Gating::logits(build, rule, form.biased, [hidden, heads * writes.0], [dims.key, value])?;
         let output = OutputDims { hidden, heads, value };
         let gate = OutputProjection::gate(build, config.gate, output)?;
         let norm_eps = norm_eps / (form.query_scale * form.query_scale);
@@ -152,7 +152,7 @@ impl<R: GatedRule> Memory<R> {
             features: config.features,
             writes,
             qkv,
-            gating: Gating::new(build, logits, config, hidden)?,
+            gating: Gating::new(build, logits, config, (hidden, dims.key))?,
             output: OutputProjection::with_gate(gate, build, output, norm_eps)?.with_function(form.gate),
             initial: InitialState::where_retained(build, rule, &dims, anchored)?,
             anchored,

@@ -69,9 +69,9 @@ impl<R: GatedRule> Tnt<R> {
         let (dims, heads) = (memory.layer.dims(Sequences::batch(1, 1), 1), config.memory.heads);
         let local = |(i, &chunk): (usize, &usize)| {
             let build = &mut build.within(&format!("locals.{i}"));
-            let logits = Gating::logits(build, rule, true, [hidden, heads])?;
+            let logits = Gating::logits(build, rule, true, [hidden, heads], [dims.key, dims.value])?;
             Ok(Local {
-                gating: Gating::new(build, logits, &config.memory.with_rule(rule), hidden)?,
+                gating: Gating::new(build, logits, &config.memory.with_rule(rule), (hidden, dims.key))?,
                 sharded: Sharded::new(build, rule, &dims, chunk, config.shard, memory.layer.anchored)?,
             })
         };

@@ -4,7 +4,7 @@ use super::{columns, l2_norm, sigmoid};
 use hecate_conformance::oracle::{Oracle, Var};
 use hecate_core::{
     Of, Rule,
-    families::{Deep, Linear, LinearGate, LinearRule, LowerGates, Own},
+    families::{Channel, Deep, Linear, LinearGate, LinearRule, LowerGates, Own},
     rules::*,
 };
 use hecate_models::{MemoryConfig, layers::GatedRule};
@@ -85,6 +85,18 @@ where
 {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
         WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
+    }
+}
+
+impl Gated<Channel> for Gla {
+    fn gated(self, log_a: Var, _: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> ChannelGates<Var> {
+        ChannelGates { log_a }
+    }
+}
+
+impl Gated<Channel> for Kda {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> ChannelStepGates<Var> {
+        ChannelStepGates { log_a, theta: sigmoid(&signal("b_proj")).scale(f64::from(config.step)) }
     }
 }
 
