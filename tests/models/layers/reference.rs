@@ -78,7 +78,7 @@ pub(super) fn silu(x: &Var) -> Var {
 }
 
 /// Columns `start .. start + count` of a matrix.
-fn columns(x: &Var, start: usize, count: usize) -> Var {
+pub(super) fn columns(x: &Var, start: usize, count: usize) -> Var {
     let (_, width) = x.shape();
     let picked = (0..width * count).map(|i| f64::from(u8::from(i / count == start + i % count)));
     x.dot(&x.constant(width, count, picked.collect()))
@@ -173,7 +173,15 @@ fn log_a<R: Rule>(weights: &Weights, config: &MemoryConfig, x: &Var, channels: u
         return x.constant(1, count, vec![0.0; count]);
     }
     let step = (linear(weights, "a_proj", x) + weights.matrix("dt_bias")).exp().shift(1.0).ln();
-    step * weights.matrix("A_log").exp().scale(-f64::from(config.forgetting))
+    step * slopes(weights, channels).scale(-f64::from(config.forgetting))
+}
+
+/// `exp(A_log)` of all heads, each for so many channels.
+pub(super) fn slopes(weights: &Weights, channels: usize) -> Var {
+    let slopes = weights.matrix("A_log").exp();
+    let each =
+        (0..slopes.shape().1).map(|head| columns(&slopes, head, 1) * slopes.constant(1, channels, vec![1.0; channels]));
+    join(&each.collect::<Vec<_>>())
 }
 
 /// The memory of a head before any token: learned where there is a parameter, else zeros.
@@ -305,7 +313,7 @@ pub(super) fn tokens_of<R: Gated>(
 }
 
 /// What every head of every text reads, `[row][head]`.
-fn over_heads(
+pub(super) fn over_heads(
     heads: usize,
     rows: Rows,
     mut read: impl FnMut(std::ops::Range<usize>, usize) -> Vec<Var>,

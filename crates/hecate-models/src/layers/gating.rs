@@ -2,7 +2,10 @@
 
 use super::{GatedRule, Limits, Linear, rule_call::RuleCall, several_writes::Writes};
 use crate::{Builder, Init, MemoryConfig, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, DType, GateKind, GateLogit, GateSlots, Slots, Tensor};
+use hecate_core::{
+    Backend, DType, GateKind, GateLogit, GateSlots, Slots, Tensor,
+    primitives::{Map, Transpose, map},
+};
 
 /// Elements of 16 bits that matrix units read of a row at once.
 const ALIGNED: usize = 8;
@@ -23,42 +26,78 @@ pub(super) struct Gating {
     limits: Limits,
 }
 
-/// The forgetting gate: `log a = −forgetting exp(A_log) softplus(x W_a + dt_bias)`, as in Mamba-2; of each channel by itself
-/// where the rule forgets by channel.
+/// The forgetting gate: `log a = −forgetting exp(A_log) softplus(x W_a + dt_bias)`, as in Mamba-2, or with a bound `L` on what
+/// a token can forget `log a = forgetting L σ(exp(A_log) (x W_a + dt_bias))`. Where the rule forgets by channel, as in Kimi Linear,
+/// a head's channels have logits and offsets of their own, and its `A_log` in common.
 #[derive(Clone, Copy, Debug)]
 struct Retention {
-    /// `A_log [H]`, or `[H·K]`.
+    /// `A_log [H]`.
     a_log: ParameterId,
-    /// `dt_bias`, likewise.
+    /// `dt_bias [H]`, or `[H·K]`.
     dt_bias: ParameterId,
     /// `a_proj`, to as many logits.
     map: Linear,
+    /// `K`, where the rule forgets by channel.
+    channels: Option<usize>,
+    /// `L`, under 0.
+    bound: Option<f32>,
     /// [`MemoryConfig::forgetting`].
     forgetting: f32,
 }
 
+/// What forgets: its channels, and the least that `log a` can be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RetentionForm {
+    /// Width of the rule's keys.
+    pub(super) key: usize,
+    /// [`MemoryForm::retention_bound`](super::MemoryForm::retention_bound).
+    pub(super) bound: Option<f32>,
+}
+
 impl Retention {
-    fn new<B: Backend, R>(
+    fn new<B: Backend, R: GatedRule>(
         build: &mut Builder<'_, B>,
         hidden: usize,
         config: &MemoryConfig<R>,
-        channels: usize,
+        RetentionForm { key, bound }: RetentionForm,
     ) -> Result<Self> {
         let MemoryConfig { heads, forgetting, horizon, .. } = *config;
-        let heads = heads * channels;
+        let channels = config.rule.channels(key);
+        let logits = heads * channels.unwrap_or(1);
         // With a slope of 1 the offset alone decides how long a fresh head remembers.
-        let slope = if horizon.is_some() { Init::Constant(0.0) } else { Init::LogSlope };
+        let slope = if horizon.is_some() || bound.is_some() { Init::Constant(0.0) } else { Init::LogSlope };
         Ok(Self {
             forgetting,
+            channels,
+            bound,
             a_log: build.parameter("A_log", [heads], slope)?,
-            dt_bias: build.parameter("dt_bias", [heads], horizon.map_or(Init::Horizon, Init::Horizons))?,
-            map: Linear::wide(build, "a_proj", hidden, heads, Init::Normal)?,
+            dt_bias: build.parameter("dt_bias", [logits], horizon.map_or(Init::Horizon, Init::Horizons))?,
+            map: Linear::wide(build, "a_proj", hidden, logits, Init::Normal)?,
         })
+    }
+
+    /// `A_log` of each logit, `[H]` or `[H·K]`.
+    fn slopes<B: Backend>(&self, tape: &Tape<'_, B>) -> Result<Var<B>> {
+        let a_log = tape.parameter(self.a_log)?;
+        let Some(channels) = self.channels else { return Ok(a_log) };
+        let (heads, device) = (a_log.axes()[0], a_log.value().device().clone());
+        // Ones of a captured step are made on the device.
+        let ones = Var::constant(map(Map::Exp, &Tensor::zeros(&device, [1, channels], DType::F32)?)?);
+        let all = tape.matmul(&tape.reshape(&a_log, [heads, 1])?, &ones, Transpose::default())?;
+        tape.reshape(&all, [heads * channels])
     }
 
     /// `log a` of the map's logits `y`, both `[B,T,H]` or `[B,T,H·K]`.
     fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, y: &Var<B>) -> Result<Var<B>> {
-        let log_a = tape.retention(y, &tape.parameter(self.a_log)?, &tape.parameter(self.dt_bias)?)?;
+        let (a_log, dt_bias) = (self.slopes(tape)?, tape.parameter(self.dt_bias)?);
+        let log_a = match self.bound {
+            None => tape.retention(y, &a_log, &dt_bias)?,
+            Some(bound) => {
+                let slope = tape.map(Map::Exp, &a_log)?;
+                let y = tape.add(&tape.cast(DType::F32, y)?, &dt_bias)?;
+                tape.scale(bound, &tape.map(Map::Sigmoid, &tape.mul(&y, &slope)?)?)?
+            }
+        };
         if self.forgetting == 1.0 { Ok(log_a) } else { tape.scale(self.forgetting, &log_a) }
     }
 
@@ -88,14 +127,12 @@ impl Gating {
         build: &mut Builder<'_, B>,
         logits: LogitMaps,
         config: &MemoryConfig<R>,
-        (hidden, key): (usize, usize),
+        hidden: usize,
+        form: RetentionForm,
     ) -> Result<Self> {
-        let (heads, channels) = (config.heads, config.rule.channels(key));
+        let (heads, channels) = (config.heads, config.rule.channels(form.key));
         let forgets = config.decay && R::Gates::KINDS.contains(&GateKind::Retention);
-        let retention = match forgets {
-            true => Some(Retention::new(build, hidden, config, channels.unwrap_or(1))?),
-            false => None,
-        };
+        let retention = if forgets { Some(Retention::new(build, hidden, config, form)?) } else { None };
         let limits = Limits { step: config.step, momentum: config.momentum };
         Ok(Self { heads, channels, writes: Writes(config.writes_per_token), logits, retention, limits })
     }
@@ -105,9 +142,9 @@ impl Gating {
         self.limits
     }
 
-    /// Whether kernels of a whole layer form `log a` as it does: they know of no share.
+    /// Whether kernels of a whole layer form `log a` as it does: they know of no share and of no bound.
     pub(super) fn is_plain(&self) -> bool {
-        self.retention.is_none_or(|retention| retention.forgetting == 1.0)
+        self.retention.is_none_or(|retention| retention.forgetting == 1.0 && retention.bound.is_none())
     }
 
     /// The gates `[B,n·T,H,..]` of tokens `x [B,T,hidden]` with `n` writes each, in 32 bits. Without retention `log a` is 0.
