@@ -14,6 +14,7 @@ use hecate_core::{
 };
 use hecate_cpu::{Algorithm, Cpu};
 
+mod channels;
 #[path = "cpu/frozen.rs"]
 mod frozen;
 #[path = "cpu/neurons.rs"]

@@ -6,8 +6,9 @@ use hecate_conformance::{Case, Sizes, oracle::Oracle};
 use hecate_core::{
     DType, Kernel,
     rules::{
-        Activation, Atlas, Delta, Dgd, Hebbian, Lattice, Lif, Lightning, MatrixMemory, Memora, MemoraMatrix, MlpMemory,
-        Moneta, MonetaMatrix, Titans, TitansMlp, Trellis, Yaad, YaadMatrix, YaadMomentum,
+        Activation, Atlas, Comba, Delta, Dgd, Gdn2, Hebbian, Kda, Lattice, Lif, Lightning, MatrixMemory, Memora,
+        MemoraMatrix, MlpMemory, Moneta, MonetaMatrix, Rwkv7, Titans, TitansMlp, Trellis, Yaad, YaadMatrix,
+        YaadMomentum,
     },
 };
 use hecate_cpu::Cpu;
@@ -111,6 +112,11 @@ small! {
     // Slots and windows, a token at a time and in groups.
     tokens_lattice: F32 [3, 12], Lattice::default();
     tokens_lif: F32 [3, 12], Lif::default();
+    tokens_kda: F32 [3, 12], Kda::default();
+    tokens_kda_halves: F16 [3, 32], Kda::default();
+    tokens_gdn2: F32 [3, 12], Gdn2::default();
+    tokens_comba: F32 [3, 12], Comba::default();
+    tokens_rwkv7: F32 [3, 12], Rwkv7::default();
     tokens_trellis: F32 [3, 12], Trellis::default();
     tokens_atlas: F32 [3, 12], Atlas::default();
     groups_lattice: F32 [5, 32], Lattice { frozen: Some(4), ..Lattice::default() };

@@ -54,13 +54,16 @@ fn attention_is_built_and_run_or_refused() {
 fn memories_of_any_form_are_built_or_refused() {
     let draws = (mixers(), sizes(), number(), number(), any::<bool>());
     hold(200, &draws, |(config, [hidden, width, ..], norm_epsilon, query_scale, biased)| {
-        let form = MemoryForm { norm_epsilon, query_scale, biased, ..MemoryForm::default() };
+        let retention_bound = (hidden % 2 == 0).then_some(-norm_epsilon);
+        let form = MemoryForm { norm_epsilon, query_scale, biased, retention_bound, ..MemoryForm::default() };
         if let MixerConfig::Memory(config) = config {
-            let config = config.with_rule(Delta::default());
+            let config = config.with_rule(Kda::default());
             let made = sound("Memory::in_form", || {
                 build(1, |x| Memory::in_form(x, &config, (hidden, 1e-6), form).map(|_| ()))
             })?;
-            assert!(made.is_err() || (norm_epsilon >= 0.0 && query_scale > 0.0));
+            assert!(
+                made.is_err() || (norm_epsilon >= 0.0 && query_scale > 0.0 && retention_bound.is_none_or(|x| x < 0.0))
+            );
         }
         let of = |size: usize| size.min(4);
         let block = || {

@@ -1,6 +1,8 @@
 //! Tests of the columns that run on GPUs, beyond the conformance suite. The column's own file says what `Gpu` is, what
 //! `backends` there are, and at which `LINEAR_SIZES` the linear rules have kernels of their own.
 
+#[path = "../channels/mod.rs"]
+mod channels;
 mod deep;
 mod devices;
 mod linear;

@@ -43,6 +43,12 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
         ("titans, read before", RuleConfig::Titans(Titans { read: Read::Before, ..Titans::default() })),
         ("dgd", RuleConfig::Dgd(Dgd::default())),
         ("lightning", RuleConfig::Lightning(Lightning::default())),
+        ("gla", RuleConfig::Gla(Gla::default())),
+        ("kda", RuleConfig::Kda(Kda::default())),
+        ("gdn2", RuleConfig::Gdn2(Gdn2::default())),
+        ("comba", RuleConfig::Comba(Comba::default())),
+        ("dplr", RuleConfig::Dplr(Dplr::default())),
+        ("rwkv7", RuleConfig::Rwkv7(Rwkv7::default())),
         ("atlas", RuleConfig::Atlas(Atlas::default())),
         ("atlas, one token", RuleConfig::Atlas(Atlas { window: 1, read: Read::Before, ..Atlas::default() })),
         ("atlas, Newton-Schulz", RuleConfig::Atlas(Atlas { window: 2, newton_schulz: 3, ..Atlas::default() })),
@@ -96,6 +102,7 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
         ("mac, memora", "memora"),
         ("mac, lattice", "lattice"),
         ("mac, lightning", "lightning"),
+        ("mac, gdn2", "gdn2"),
     ];
     models.extend(functions.map(|(name, rule)| {
         let [_, _, mac] = composed(named(rule), 1, 3);
@@ -127,6 +134,7 @@ fn several_writes() -> Vec<(&'static str, Config)> {
         ("titans, two writes", of("titans", 2)),
         ("yaad, two writes", of("yaad", 2)),
         ("lattice, two writes", of("lattice", 2)),
+        ("kda, two writes", of("kda", 2)),
         ("memora_matrix, two writes", of("memora_matrix", 2)),
     ];
     memories.map(|(name, memory)| (name, config([MixerConfig::Memory(memory)]))).into_iter().collect()

@@ -4,6 +4,7 @@
 //! are checked against central differences.
 
 mod arithmetic;
+mod bounded_retention;
 mod composed;
 mod dropout;
 mod losses;

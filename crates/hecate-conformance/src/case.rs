@@ -319,6 +319,8 @@ fn gates<R: Oracle>(rule: R, dims: &Dims, random: &mut Random) -> Of<R::Gates, A
                 "log_a" if rule.forgetting() == Forgetting::Little => 0.05,
                 "theta" => shared * strength * leta.as_ref().map_or(1.0, |leta| 1.0 - leta[i].exp()),
                 "beta" => shared,
+                // Of a direction that has no bound of its own.
+                "rewrite" => strength,
                 _ => 1.0,
             };
         }
@@ -329,13 +331,15 @@ fn gates<R: Oracle>(rule: R, dims: &Dims, random: &mut Random) -> Of<R::Gates, A
 }
 
 /// Random values of one gate: retention in `[0.8, 1)`, momentum in `[0.05, 0.95)`, thresholds in `[0.2, 1.5)`. Codes
-/// are normal. A window's weights in `[0.02, 0.9)` are shared among its tokens. Strengths are in `[0.02, 0.9)`.
+/// are normal, keys of lookups of length 1. A window's weights in `[0.02, 0.9)` are shared among its tokens. Strengths are in `[0.02, 0.9)`.
 pub fn gate(slot: &'static str, shape: Shape, random: &mut Random) -> Array {
     let mut array = match slot {
         "log_a" => random.uniforms(shape, 0.8, 0.9999),
         "log_eta" => random.uniforms(shape, 0.05, 0.95),
         "delta" => return random.uniforms(shape, 0.2, 1.5),
         "code" => return random.normals(shape),
+        // A direction, as unit keys are.
+        "lookup" => return random.units(shape),
         "gamma" => {
             let window = shape.last() as f64;
             return random.uniforms(shape, 0.02 / window, 0.9 / window);

@@ -2,7 +2,7 @@
 
 use crate::{
     Kernel, Rule,
-    families::{DeepEngine, LinearEngine},
+    families::{ChannelEngine, DeepEngine, LinearEngine},
     primitives::Primitives,
     rules::*,
 };
@@ -81,8 +81,8 @@ macro_rules! declare_rules {
         /// fn wants_a_cell<D: Kernel<Delta>>(_: &D) {}
         /// wants_a_cell(&Memory(DeviceId::new(|number| format!("memory {number}"))));
         /// ```
-        pub trait Rules: $(Kernel<$rule> +)* LinearEngine + DeepEngine {}
-        impl<D: $(Kernel<$rule> +)* LinearEngine + DeepEngine> Rules for D {}
+        pub trait Rules: $(Kernel<$rule> +)* LinearEngine + ChannelEngine + DeepEngine {}
+        impl<D: $(Kernel<$rule> +)* LinearEngine + ChannelEngine + DeepEngine> Rules for D {}
     };
 }
 crate::rule_list! { own declare_rules [] }

@@ -59,9 +59,8 @@ pub struct DecodeCall<'a, R: Rule, D: Device> {
 /// [`Error::Value`](crate::Error::Value), where the host can look at it for nothing. Otherwise it lets a NaN through to
 /// the outputs of that sequence and head. It never hides one.
 ///
-/// `F` is the rule's [family](crate::families). A device with the engine of a family, [`LinearEngine`](crate::families::LinearEngine) or
-/// [`DeepEngine`](crate::families::DeepEngine), has
-/// this of all its rules. Who asks for a cell writes `D: Kernel<R>`.
+/// `F` is the rule's [family](crate::families). A device with the engine of a family, [`LinearEngine`](crate::families::LinearEngine),
+/// [`ChannelEngine`](crate::families::ChannelEngine) or [`DeepEngine`](crate::families::DeepEngine), has this of all its rules. Who asks for a cell writes `D: Kernel<R>`.
 pub trait Kernel<R: Rule, F = <R as Rule>::Family>: Device {
     /// What backward needs beside the inputs: the backend's own affair. Never a state per token.
     type Saved: Send + 'static;

@@ -40,6 +40,7 @@
 //! |---|---|---|
 //! | linear recurrences: Hebbian, delta, Titans, DGD, Lightning | `linear` | sequence, head, block of value columns |
 //! | memories with weights: TitansMLP, Yaad, Moneta, Memora | `deep`, by `recurrent` | sequence, head |
+//! | memories that forget by channel: Gla, Kda | `rules`, by `recurrent` | sequence, head |
 //! | Atlas, Lattice, Lif, Trellis | `rules`, by `recurrent` | sequence, head |
 //!
 //! Linear rules run fused, in chunks of matrix products, or token by token ([`Algorithm`]).

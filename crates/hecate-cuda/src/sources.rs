@@ -79,6 +79,8 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &deep::MONETA,
     &deep::TITANS_MLP,
     &deep::YAAD,
+    // Memories that forget by channel.
+    &rules::channel::SOURCE,
     // Rules with kernels of their own.
     &rules::atlas::SOURCE,
     &rules::lattice::SOURCE,

@@ -1,5 +1,6 @@
 //! How rules get their gates.
 
+mod channel;
 mod deep;
 mod linear;
 mod own;
@@ -33,7 +34,7 @@ pub struct Limits {
 pub struct GateInputs<'a, 't, B: Backend, L: Slots> {
     /// Where it is put down.
     pub tape: &'a Tape<'t, B>,
-    /// Retention `[B,T,H]`.
+    /// Retention `[B,T,H]`, or `[B,T,H,K]` where a rule forgets [by channel](GatedRule::channels).
     pub log_a: Var<B>,
     /// Logits `[B,T,H]` or `[B,T,H,width]`, any real numbers.
     pub logits: Of<L, Var<B>>,
@@ -76,9 +77,14 @@ pub trait GatedRule<F = <Self as Rule>::Family>: Rule {
         self
     }
 
-    /// Elements a head of each signal; absent: one, without an axis of its own.
-    fn widths(self) -> Of<Self::Logits, Option<usize>> {
+    /// Elements a head of each signal, with keys and values of these widths; absent: one, without an axis of its own.
+    fn widths(self, _: [usize; 2]) -> Of<Self::Logits, Option<usize>> {
         Self::Logits::build(|_| None)
+    }
+
+    /// Channels of a head that forget apart, with keys of this width: elements of its `log a`; absent: one for all.
+    fn channels(self, _key: usize) -> Option<usize> {
+        None
     }
 
     /// Gates from retention and logits.

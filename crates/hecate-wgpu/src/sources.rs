@@ -46,6 +46,7 @@ pub(crate) const ALL: &[&[Kernel<'static>]] = &[
     primitives::softmax::KERNELS,
     primitives::sums::KERNELS,
     rules::atlas::KERNELS,
+    rules::channel::KERNELS,
     rules::lattice::KERNELS,
     rules::lif::KERNELS,
     rules::trellis::KERNELS,

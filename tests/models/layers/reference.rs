@@ -78,7 +78,7 @@ pub(super) fn silu(x: &Var) -> Var {
 }
 
 /// Columns `start .. start + count` of a matrix.
-fn columns(x: &Var, start: usize, count: usize) -> Var {
+pub(super) fn columns(x: &Var, start: usize, count: usize) -> Var {
     let (_, width) = x.shape();
     let picked = (0..width * count).map(|i| f64::from(u8::from(i / count == start + i % count)));
     x.dot(&x.constant(width, count, picked.collect()))
@@ -166,13 +166,22 @@ pub(super) fn project(
     y.iter().map(|y| (0..heads).map(|head| columns(y, head * width, width)).collect()).collect()
 }
 
-/// `log a` of all heads; 0 where the rule has no such gate.
-fn log_a<R: Rule>(weights: &Weights, config: &MemoryConfig, x: &Var) -> Var {
+/// `log a` of all heads, of so many channels each; 0 where the rule has no such gate.
+fn log_a<R: Rule>(weights: &Weights, config: &MemoryConfig, x: &Var, channels: usize) -> Var {
     if !config.decay || !R::Gates::KINDS.contains(&GateKind::Retention) {
-        return x.constant(1, config.heads, vec![0.0; config.heads]);
+        let count = config.heads * channels;
+        return x.constant(1, count, vec![0.0; count]);
     }
     let step = (linear(weights, "a_proj", x) + weights.matrix("dt_bias")).exp().shift(1.0).ln();
-    step * weights.matrix("A_log").exp().scale(-f64::from(config.forgetting))
+    step * slopes(weights, channels).scale(-f64::from(config.forgetting))
+}
+
+/// `exp(A_log)` of all heads, each for so many channels.
+pub(super) fn slopes(weights: &Weights, channels: usize) -> Var {
+    let slopes = weights.matrix("A_log").exp();
+    let each =
+        (0..slopes.shape().1).map(|head| columns(&slopes, head, 1) * slopes.constant(1, channels, vec![1.0; channels]));
+    join(&each.collect::<Vec<_>>())
 }
 
 /// The memory of a head before any token: learned where there is a parameter, else zeros.
@@ -283,7 +292,8 @@ pub(super) fn tokens_of<R: Gated>(
     let token = |(i, write): (usize, usize)| {
         // Writes stand side by side, all heads of the first and then those of the next.
         let place = write * config.heads + head;
-        let log_a = columns(&log_a::<R>(gates, config, &x[i]), head, 1);
+        let channels = rule.channels(sizes(config, &x[i]).1).unwrap_or(1);
+        let log_a = columns(&log_a::<R>(gates, config, &x[i], channels), head * channels, channels);
         let log_a = if write == 0 { log_a } else { log_a.scale(0.0) };
         let signal = |name: &str| {
             let signals = linear(gates, name, &x[i]);
@@ -303,7 +313,7 @@ pub(super) fn tokens_of<R: Gated>(
 }
 
 /// What every head of every text reads, `[row][head]`.
-fn over_heads(
+pub(super) fn over_heads(
     heads: usize,
     rows: Rows,
     mut read: impl FnMut(std::ops::Range<usize>, usize) -> Vec<Var>,

@@ -13,10 +13,10 @@ use std::ffi::OsStr;
 type OtherName = (&'static str, &'static str, &'static str);
 
 /// Rules of one name are looked for here before they are unknown.
-const OTHER_NAMES: [OtherName; 29] = [
+const OTHER_NAMES: [OtherName; 33] = [
     // Memories that are written to without erasing, and that forget by gates.
     ("linearattention", "--rule hebbian", "layers learn step sizes and how much is kept; there both are 1"),
-    ("gla", "--rule hebbian", "heads forget as a whole, and not each channel of a key by itself"),
+    ("gatedlinearattention", "--rule gla", ""),
     ("simplegla", "--rule hebbian", ""),
     ("mamba2", "--rule hebbian", "the layer around it is not Mamba's"),
     ("ssd", "--rule hebbian", ""),
@@ -31,6 +31,10 @@ const OTHER_NAMES: [OtherName; 29] = [
     ("gdn", "--rule delta --erase decayed", ""),
     ("deltaproduct", "--rule delta --writes-per-token 2", ""),
     ("gateddeltaproduct", "--rule delta --erase decayed --writes-per-token 2", ""),
+    ("gateddeltanet2", "--rule gdn2", ""),
+    ("kimideltaattention", "--rule kda", "maps to gates are whole, and not of low rank"),
+    ("kimilinear", "--rule kda", "maps to gates are whole, and not of low rank"),
+    ("rwkv", "--rule rwkv7", "the layer around it is not RWKV's"),
     // Test-time training: tokens of a mini-batch share a gradient, which `--frozen` counts.
     ("ttt", "--rule delta --frozen 16", "the memory has no layer norm, and forgets"),
     ("tttlinear", "--rule delta --frozen 16", "the memory has no layer norm, and forgets"),

@@ -280,7 +280,7 @@ fn speed_is_measured() {
     let peak = found["peak_flops_per_second"].as_f64().unwrap();
     let rows = found["rows"].as_array().unwrap();
     // Every rule and gated_delta, forward, both and decode.
-    assert_eq!(rows.len(), 18 * 3, "{found}");
+    assert_eq!(rows.len(), 24 * 3, "{found}");
     for row in rows {
         let number = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name} of {row}"));
         // Two texts: one token each in decoding, six otherwise.

@@ -4,6 +4,7 @@
 //! panic with the rule, its options, the sizes and the slots that failed.
 
 pub mod buffers;
+mod channels;
 pub mod devices_apart;
 mod distributions;
 mod equations;
@@ -13,6 +14,9 @@ pub mod primitive;
 mod refusals;
 mod sequences;
 
+pub use channels::{
+    equal_channels_are_the_delta_rule, forgotten_channels, later_gates_leave_earlier_tokens, lengths_around_chunks,
+};
 pub use distributions::{normed_distributions, uneven_distributions};
 pub use equations::{anchored, backward, forward, rounding, rounding_of};
 pub(crate) use equations::{stored, stored_case};

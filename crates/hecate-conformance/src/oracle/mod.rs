@@ -5,6 +5,7 @@
 //! is short to read is easy to compare with the paper.
 
 mod atlas;
+mod channel;
 mod deep;
 mod lattice;
 mod lif;

@@ -4,8 +4,10 @@
 //! [`Backend`](crate::Backend) can call a linear or deep rule of its own crate.
 
 use super::{
-    Deep, DeepRule, DeepSpec, Linear, LinearDecode, LinearDecoded, LinearInputs, LinearKernelCall, LinearOutputs,
-    LinearRule, LinearSpec, LowerGates, linear_call,
+    Channel, ChannelRule, Deep, DeepRule, DeepSpec, Linear, LinearDecode, LinearDecoded, LinearInputs,
+    LinearKernelCall, LinearOutputs, LinearRule, LinearSpec, LowerGates,
+    channel_call::Listed,
+    linear_call,
     look_ahead::{self, LinearSaved, SavedBy},
     settled::Settled,
 };
@@ -63,6 +65,32 @@ pub trait LinearEngine: Elementwise {
     fn linear_decode(call: LinearDecode<'_, Self>) -> Result<LinearDecoded<Tensor<Self>>> {
         Err(kernel::no_fused_decode::<Self>(call.what))
     }
+}
+
+/// Runs every rule of the channel family: a device with it has [`Kernel`] of all of them. Arguments are checked, as those of a
+/// [`Kernel`]; the gates of the rule are those of its [`FORM`](ChannelRule::FORM), in their order.
+pub trait ChannelEngine: Device {
+    /// What backward needs beside the inputs. Never a state per token.
+    type Saved: Debug + Send + 'static;
+
+    /// As [`Kernel::forward`].
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn channel_forward<R: ChannelRule>(
+        call: KernelCall<'_, R, Self>,
+        keep: bool,
+    ) -> Result<(OutputsOn<R, Self>, Option<Self::Saved>)>;
+
+    /// As [`Kernel::backward`].
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn channel_backward<R: ChannelRule>(
+        call: KernelCall<'_, R, Self>,
+        saved: Self::Saved,
+        grads: &OutputsOn<R, Self>,
+    ) -> Result<InputsOn<R, Self>>;
 }
 
 /// Runs every deep rule: a device with it has [`Kernel`] of all of them. Arguments are checked, as those of a [`Kernel`].
@@ -170,5 +198,24 @@ impl<D: DeepEngine, R: DeepRule> Kernel<R, Deep> for D {
         let (inputs, grads) = (rule.inputs(call)?, rule.grads(call, grads)?);
         let call = KernelCall { device: call.device, rule, dims: call.dims, inputs: &inputs };
         Settled::gradients(D::deep_backward(call, saved.saved, &grads)?)
+    }
+}
+
+impl<D: ChannelEngine, R: ChannelRule> Kernel<R, Channel> for D {
+    type Saved = <D as ChannelEngine>::Saved;
+
+    fn forward(call: KernelCall<'_, R, D>, keep: bool) -> Result<(OutputsOn<R, D>, Option<Self::Saved>)> {
+        let rule = Listed::<R>::new()?;
+        let inputs = rule.inputs(call)?;
+        let call = KernelCall { device: call.device, rule, dims: call.dims, inputs: &inputs };
+        let (made, saved) = D::channel_forward(call, keep)?;
+        Ok((Listed::outputs(made)?, saved))
+    }
+
+    fn backward(call: KernelCall<'_, R, D>, saved: Self::Saved, grads: &OutputsOn<R, D>) -> Result<InputsOn<R, D>> {
+        let rule = Listed::<R>::new()?;
+        let (inputs, grads) = (rule.inputs(call)?, rule.grads(call, grads)?);
+        let call = KernelCall { device: call.device, rule, dims: call.dims, inputs: &inputs };
+        Listed::gradients(D::channel_backward(call, saved, &grads)?)
     }
 }

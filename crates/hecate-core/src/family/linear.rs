@@ -77,7 +77,8 @@ pub enum RetentionAxis {
     /// The matrix of a head: `log_a [B,T,H]`.
     #[default]
     Head,
-    /// A row of it, the channel of a key: `log_a [B,T,H,K]`. No engine has kernels for it.
+    /// A row of it, the channel of a key: `log_a [B,T,H,K]`. The engine of rules of the [`Channel`](super::Channel) family has
+    /// kernels for it, that of linear rules has none.
     Channel,
 }
 
@@ -126,7 +127,9 @@ impl LinearSpec {
     pub fn runnable(self, backend: &'static str, what: &'static str) -> Result<Self> {
         let why = match (self.retention, self.keys) {
             (RetentionAxis::Head, KeyHeads::Own) => return Ok(self),
-            (RetentionAxis::Channel, _) => "retention by channel has no kernels; use one `log_a` a head",
+            (RetentionAxis::Channel, _) => {
+                "linear kernels have one `log_a` a head; a rule with retention by channel is of the channel family"
+            }
             (_, KeyHeads::Shared(_)) => "value heads that share keys have no kernels; repeat the keys for each",
         };
         Err(Error::Unsupported { backend, what, why: why.into() })

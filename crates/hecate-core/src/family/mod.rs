@@ -1,9 +1,11 @@
 //! What a rule says of itself to the engine of its family.
 
+mod channel;
 mod deep;
 mod linear;
 mod momentum;
 
+pub use channel::{ChannelForm, ChannelGate, ChannelRule, EraseKey, GateWidth, RewriteKey, channel_gates};
 pub use deep::{
     Activation, AttentionalBias, DeepForm, DeepGate, DeepLogits, DeepMatrix, DeepOptions, DeepRule, DeepSpec, Huber,
     LowerDeepGates, LowerWeights, Map, MatrixMemory, MlpMemory, Retention, Structure,
@@ -22,6 +24,10 @@ pub enum Linear {}
 /// Family of the memories that are functions with weights: see [`DeepRule`].
 #[derive(Clone, Copy, Debug)]
 pub enum Deep {}
+
+/// Family of the linear memories that forget by channel, with an erase key of its own: see [`ChannelRule`].
+#[derive(Clone, Copy, Debug)]
+pub enum Channel {}
 
 /// Rules with kernels of their own.
 #[derive(Clone, Copy, Debug)]

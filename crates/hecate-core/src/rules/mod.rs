@@ -84,6 +84,7 @@
 
 mod any;
 mod atlas;
+pub mod channel;
 mod deep;
 mod delta;
 mod dgd;
@@ -97,6 +98,10 @@ mod trellis;
 pub use crate::family::MomentumForm;
 pub use any::{AnyRule, RuleVisitor};
 pub use atlas::{Atlas, NEWTON_SCHULZ, NEWTON_SCHULZ_EPSILON, Window, WindowGates};
+pub use channel::{
+    ChannelErase, ChannelEraseLogits, ChannelGates, ChannelStepGates, Comba, Dplr, Gdn2, Gla, Kda, LookupGates,
+    LookupLogits, Rwkv7, ScaledErase, ScaledEraseLogits,
+};
 pub use deep::{
     Activation, AnchorMatrix, AnchorWeights, AttentionalBias, COLUMN_EPSILON, Huber, HuberGates, HuberLogits,
     HuberMomentumGates, HuberMomentumLogits, LQ_EPSILON, Map, MatrixMemory, Memora, MemoraMatrix, Memory, MlpMemory,
@@ -120,6 +125,7 @@ macro_rules! rule_list {
     ($then:ident $callback:ident [$($before:tt)*]) => {
         $crate::rule_list! { @$then $callback [$($before)*]
             Linear { hebbian Hebbian, delta Delta, titans Titans, dgd Dgd, lightning Lightning }
+            Channel { gla Gla, kda Kda, gdn2 Gdn2, comba Comba, dplr Dplr, rwkv7 Rwkv7 }
             Deep {
                 titans_mlp TitansMlp, moneta Moneta, moneta_matrix MonetaMatrix, yaad Yaad, yaad_matrix YaadMatrix,
                 yaad_momentum YaadMomentum, memora Memora, memora_matrix MemoraMatrix
@@ -137,7 +143,10 @@ macro_rules! rule_list {
     (@linear $callback:ident [$($before:tt)*] Linear { $($name:ident $rule:ident),* } $($others:tt)*) => {
         $callback! { $($before)* $($name $rule),* }
     };
-    (@own $callback:ident [] Linear $linear:tt Deep $deep:tt Own { $($name:ident $rule:ident),* }) => {
+    (@channel $callback:ident [$($before:tt)*] Linear $linear:tt Channel { $($name:ident $rule:ident),* } $($others:tt)*) => {
+        $callback! { $($before)* $($name $rule),* }
+    };
+    (@own $callback:ident [] Linear $linear:tt Channel $channel:tt Deep $deep:tt Own { $($name:ident $rule:ident),* }) => {
         $callback! { $($rule),* }
     };
 }
@@ -189,4 +198,15 @@ macro_rules! for_each_named_rule {
 #[macro_export]
 macro_rules! for_each_linear_rule {
     ($callback:ident $(, $($before:tt)*)?) => { $crate::rule_list! { linear $callback [$($($before)*)?] } };
+}
+
+/// As [`for_each_named_rule!`](crate::for_each_named_rule!), of the channel family alone.
+///
+/// ```
+/// macro_rules! names { ($($name:ident $rule:ident),*) => { [$(stringify!($name)),*] } }
+/// assert_eq!(hecate_core::for_each_channel_rule!(names)[..2], ["gla", "kda"]);
+/// ```
+#[macro_export]
+macro_rules! for_each_channel_rule {
+    ($callback:ident $(, $($before:tt)*)?) => { $crate::rule_list! { channel $callback [$($($before)*)?] } };
 }

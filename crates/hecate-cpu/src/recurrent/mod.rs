@@ -48,7 +48,7 @@ use crate::{
 pub(crate) use heads::{CallOutputs, Heads, InputArrays, OutputGrads, heads};
 use hecate_core::{
     Dims, GateSlots, Host, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Slots, Tensor,
-    families::{Deep, DeepEngine, DeepRule, Own},
+    families::{Channel, ChannelEngine, ChannelRule, Deep, DeepEngine, DeepRule, Own},
 };
 use peak_memory::Sizes;
 use std::{borrow::Cow, fmt, iter};
@@ -253,8 +253,30 @@ impl DeepEngine for Cpu {
     }
 }
 
+/// Rules that forget by channel, those of other crates too, as the deep ones; what one token does is in `rules::channel`.
+impl ChannelEngine for Cpu {
+    /// The same for all of the family.
+    type Saved = SavedStates;
+
+    fn channel_forward<R: ChannelRule>(
+        call: KernelCall<'_, R, Self>,
+        keep: bool,
+    ) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
+        forward::<R, Channel>(call, keep)
+    }
+
+    fn channel_backward<R: ChannelRule>(
+        call: KernelCall<'_, R, Self>,
+        saved: SavedStates,
+        grads: &OutputsOn<R, Self>,
+    ) -> Result<InputsOn<R, Self>> {
+        backward::<R, Channel>(call, saved, grads)
+    }
+}
+
 /// Families whose rules go token by token.
 trait TokenByToken {}
+impl TokenByToken for Channel {}
 impl TokenByToken for Deep {}
 impl TokenByToken for Own {}
 

@@ -23,7 +23,7 @@ use crate::{
 use hecate_core::{
     Checkpoints, DType, Device, Dims, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule,
     Shape, Slots, Tensor,
-    families::{Deep, DeepEngine, DeepRule, Own},
+    families::{Channel, ChannelEngine, ChannelRule, Deep, DeepEngine, DeepRule, Own},
     primitives::sum_rows,
 };
 
@@ -520,6 +520,26 @@ impl DeepEngine for Cuda {
     ) -> Result<InputsOn<R, Self>> {
         // As the forward, from the states that it kept.
         backward::<R, Deep>(call, saved, grads)
+    }
+}
+
+/// Rules that forget by channel, those of other crates too: as deep ones, what one token does is in `rules::channel`.
+impl ChannelEngine for Cuda {
+    type Saved = SavedStates;
+
+    fn channel_forward<R: ChannelRule>(
+        call: KernelCall<'_, R, Self>,
+        keep: bool,
+    ) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
+        forward::<R, Channel>(call, keep)
+    }
+
+    fn channel_backward<R: ChannelRule>(
+        call: KernelCall<'_, R, Self>,
+        saved: SavedStates,
+        grads: &OutputsOn<R, Self>,
+    ) -> Result<InputsOn<R, Self>> {
+        backward::<R, Channel>(call, saved, grads)
     }
 }
 

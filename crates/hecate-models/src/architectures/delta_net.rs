@@ -86,7 +86,8 @@ impl DeltaNet {
 
 /// How memories of flash-linear-attention are formed, with keys of this width, which so many of them share.
 pub(super) fn form(key: usize, gate: GateFunction, sharing: usize) -> MemoryForm {
-    MemoryForm { norm_epsilon: NORM_EPSILON, query_scale: (key as f32).sqrt().recip(), biased: false, gate, sharing }
+    let query_scale = (key as f32).sqrt().recip();
+    MemoryForm { norm_epsilon: NORM_EPSILON, query_scale, biased: false, gate, sharing, retention_bound: None }
 }
 
 /// Width inside of MLPs: what is told, else two thirds of `ratio` hidden sizes, and up to a multiple of 256.

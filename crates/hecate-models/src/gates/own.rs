@@ -19,7 +19,7 @@ impl GatedRule<Own> for Atlas {
     type Logits = MomentumLogits<()>;
     const MOMENTUM: &'static [&'static str] = &["s"];
 
-    fn widths(self) -> MomentumLogits<Option<usize>> {
+    fn widths(self, _: [usize; 2]) -> MomentumLogits<Option<usize>> {
         let emission = usize::from(self.newton_schulz > 0);
         MomentumLogits { b_proj: Some(self.window as usize + emission), eta_proj: None }
     }
@@ -78,7 +78,7 @@ impl GatedRule<Own> for Lif {
 impl GatedRule<Own> for Trellis {
     type Logits = CodeLogits<()>;
 
-    fn widths(self) -> CodeLogits<Option<usize>> {
+    fn widths(self, _: [usize; 2]) -> CodeLogits<Option<usize>> {
         CodeLogits { b_proj: None, code_proj: Some(self.slots as usize) }
     }
 

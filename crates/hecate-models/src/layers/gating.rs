@@ -2,7 +2,10 @@
 
 use super::{GatedRule, Limits, Linear, rule_call::RuleCall, several_writes::Writes};
 use crate::{Builder, Init, MemoryConfig, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, DType, GateKind, GateLogit, GateSlots, Slots, Tensor};
+use hecate_core::{
+    Backend, DType, GateKind, GateLogit, GateSlots, Slots, Tensor,
+    primitives::{Map, Transpose, map},
+};
 
 /// Elements of 16 bits that matrix units read of a row at once.
 const ALIGNED: usize = 8;
@@ -14,6 +17,8 @@ pub(super) type LogitMaps = Vec<(Linear, Option<usize>)>;
 #[derive(Clone, Debug)]
 pub(super) struct Gating {
     heads: usize,
+    /// Of a head, that forget apart ([`GatedRule::channels`]).
+    channels: Option<usize>,
     /// Of a token, each with logits of its own.
     writes: Writes,
     logits: LogitMaps,
@@ -21,35 +26,78 @@ pub(super) struct Gating {
     limits: Limits,
 }
 
-/// The forgetting gate: `log a = −forgetting exp(A_log) softplus(x W_a + dt_bias)`, as in Mamba-2.
+/// The forgetting gate: `log a = −forgetting exp(A_log) softplus(x W_a + dt_bias)`, as in Mamba-2, or with a bound `L` on what
+/// a token can forget `log a = forgetting L σ(exp(A_log) (x W_a + dt_bias))`. Where the rule forgets by channel, as in Kimi Linear,
+/// a head's channels have logits and offsets of their own, and its `A_log` in common.
 #[derive(Clone, Copy, Debug)]
 struct Retention {
     /// `A_log [H]`.
     a_log: ParameterId,
-    /// `dt_bias [H]`.
+    /// `dt_bias [H]`, or `[H·K]`.
     dt_bias: ParameterId,
-    /// `a_proj`, to a logit a head.
+    /// `a_proj`, to as many logits.
     map: Linear,
+    /// `K`, where the rule forgets by channel.
+    channels: Option<usize>,
+    /// `L`, under 0.
+    bound: Option<f32>,
     /// [`MemoryConfig::forgetting`].
     forgetting: f32,
 }
 
+/// What forgets: its channels, and the least that `log a` can be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RetentionForm {
+    /// Width of the rule's keys.
+    pub(super) key: usize,
+    /// [`MemoryForm::retention_bound`](super::MemoryForm::retention_bound).
+    pub(super) bound: Option<f32>,
+}
+
 impl Retention {
-    fn new<B: Backend, R>(build: &mut Builder<'_, B>, hidden: usize, config: &MemoryConfig<R>) -> Result<Self> {
+    fn new<B: Backend, R: GatedRule>(
+        build: &mut Builder<'_, B>,
+        hidden: usize,
+        config: &MemoryConfig<R>,
+        RetentionForm { key, bound }: RetentionForm,
+    ) -> Result<Self> {
         let MemoryConfig { heads, forgetting, horizon, .. } = *config;
+        let channels = config.rule.channels(key);
+        let logits = heads * channels.unwrap_or(1);
         // With a slope of 1 the offset alone decides how long a fresh head remembers.
-        let slope = if horizon.is_some() { Init::Constant(0.0) } else { Init::LogSlope };
+        let slope = if horizon.is_some() || bound.is_some() { Init::Constant(0.0) } else { Init::LogSlope };
         Ok(Self {
             forgetting,
+            channels,
+            bound,
             a_log: build.parameter("A_log", [heads], slope)?,
-            dt_bias: build.parameter("dt_bias", [heads], horizon.map_or(Init::Horizon, Init::Horizons))?,
-            map: Linear::wide(build, "a_proj", hidden, heads, Init::Normal)?,
+            dt_bias: build.parameter("dt_bias", [logits], horizon.map_or(Init::Horizon, Init::Horizons))?,
+            map: Linear::wide(build, "a_proj", hidden, logits, Init::Normal)?,
         })
     }
 
-    /// `log a [B,T,H]` of the map's logits `y [B,T,H]`.
+    /// `A_log` of each logit, `[H]` or `[H·K]`.
+    fn slopes<B: Backend>(&self, tape: &Tape<'_, B>) -> Result<Var<B>> {
+        let a_log = tape.parameter(self.a_log)?;
+        let Some(channels) = self.channels else { return Ok(a_log) };
+        let (heads, device) = (a_log.axes()[0], a_log.value().device().clone());
+        // Ones of a captured step are made on the device.
+        let ones = Var::constant(map(Map::Exp, &Tensor::zeros(&device, [1, channels], DType::F32)?)?);
+        let all = tape.matmul(&tape.reshape(&a_log, [heads, 1])?, &ones, Transpose::default())?;
+        tape.reshape(&all, [heads * channels])
+    }
+
+    /// `log a` of the map's logits `y`, both `[B,T,H]` or `[B,T,H·K]`.
     fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, y: &Var<B>) -> Result<Var<B>> {
-        let log_a = tape.retention(y, &tape.parameter(self.a_log)?, &tape.parameter(self.dt_bias)?)?;
+        let (a_log, dt_bias) = (self.slopes(tape)?, tape.parameter(self.dt_bias)?);
+        let log_a = match self.bound {
+            None => tape.retention(y, &a_log, &dt_bias)?,
+            Some(bound) => {
+                let slope = tape.map(Map::Exp, &a_log)?;
+                let y = tape.add(&tape.cast(DType::F32, y)?, &dt_bias)?;
+                tape.scale(bound, &tape.map(Map::Sigmoid, &tape.mul(&y, &slope)?)?)?
+            }
+        };
         if self.forgetting == 1.0 { Ok(log_a) } else { tape.scale(self.forgetting, &log_a) }
     }
 
@@ -63,14 +111,15 @@ impl Retention {
 }
 
 impl Gating {
-    /// A linear map for every logit of the rule, with or without bias.
+    /// A linear map for every logit of the rule, with or without bias; `widths` are those of keys and values.
     pub(super) fn logits<B: Backend, R: GatedRule>(
         build: &mut Builder<'_, B>,
         rule: R,
         biased: bool,
         [hidden, heads]: [usize; 2],
+        widths: [usize; 2],
     ) -> Result<LogitMaps> {
-        logit_maps(build, R::Logits::NAMES, R::Logits::into_vec(rule.widths()), biased, [hidden, heads])
+        logit_maps(build, R::Logits::NAMES, R::Logits::into_vec(rule.widths(widths)), biased, [hidden, heads])
     }
 
     /// Parameters of the forgetting gate, where the rule has one, beside those of the logits.
@@ -79,12 +128,13 @@ impl Gating {
         logits: LogitMaps,
         config: &MemoryConfig<R>,
         hidden: usize,
+        form: RetentionForm,
     ) -> Result<Self> {
-        let heads = config.heads;
+        let (heads, channels) = (config.heads, config.rule.channels(form.key));
         let forgets = config.decay && R::Gates::KINDS.contains(&GateKind::Retention);
-        let retention = if forgets { Some(Retention::new(build, hidden, config)?) } else { None };
+        let retention = if forgets { Some(Retention::new(build, hidden, config, form)?) } else { None };
         let limits = Limits { step: config.step, momentum: config.momentum };
-        Ok(Self { heads, writes: Writes(config.writes_per_token), logits, retention, limits })
+        Ok(Self { heads, channels, writes: Writes(config.writes_per_token), logits, retention, limits })
     }
 
     /// What the layer allows its memories.
@@ -92,9 +142,9 @@ impl Gating {
         self.limits
     }
 
-    /// Whether kernels of a whole layer form `log a` as it does: they know of no share.
+    /// Whether kernels of a whole layer form `log a` as it does: they know of no share and of no bound.
     pub(super) fn is_plain(&self) -> bool {
-        self.retention.is_none_or(|retention| retention.forgetting == 1.0)
+        self.retention.is_none_or(|retention| retention.forgetting == 1.0 && retention.bound.is_none())
     }
 
     /// The gates `[B,n·T,H,..]` of tokens `x [B,T,hidden]` with `n` writes each, in 32 bits. Without retention `log a` is 0.
@@ -124,9 +174,11 @@ impl Gating {
             self.writes.apart(tape, y)
         };
         let logits = self.logits.iter().zip(products.by_ref()).map(logit).collect::<Result<Vec<_>>>()?;
+        let axes = [&[batch, tokens, self.heads], self.channels.as_slice()].concat();
         let log_a = match (&self.retention, products.next()) {
+            (Some(retention), Some(y)) if self.channels.is_some() => tape.reshape(&retention.log_a(tape, &y)?, axes)?,
             (Some(retention), Some(y)) => retention.log_a(tape, &y)?,
-            _ => Var::constant(Tensor::zeros(x.value().device(), [batch, tokens, self.heads], DType::F32)?),
+            _ => Var::constant(Tensor::zeros(x.value().device(), axes, DType::F32)?),
         };
         rule.gates_of(tape, self.writes.at_first(tape, log_a)?, logits, self.limits)
     }

@@ -4,7 +4,7 @@ mod decode;
 
 use super::{
     Context, Counts, GatedRule, InitialState, Linear, Mixer, Projection, ProjectionTail, RmsNorm,
-    gating::Gating,
+    gating::{Gating, RetentionForm},
     output_projection::{OutputDims, OutputProjection},
     rule_call::{Anchor, RuleCall, State, run},
     several_writes::Writes,
@@ -77,18 +77,31 @@ pub struct MemoryForm {
     /// Memories side by side that have the same queries and keys, a divisor of all: there are as many fewer heads of these than
     /// of values and gates. 1 where each has its own.
     pub sharing: usize,
+    /// The least that `log a` can be, under 0: the "safe gate" of Kimi delta attention, `log a = L σ(exp(A_log) (x + dt_bias))`. None
+    /// where nothing bounds it.
+    pub retention_bound: Option<f32>,
 }
 
 impl Default for MemoryForm {
     fn default() -> Self {
-        Self { norm_epsilon: NORM_EPSILON, query_scale: 1.0, biased: true, gate: GateFunction::Silu, sharing: 1 }
+        Self {
+            norm_epsilon: NORM_EPSILON,
+            query_scale: 1.0,
+            biased: true,
+            gate: GateFunction::Silu,
+            sharing: 1,
+            retention_bound: None,
+        }
     }
 }
 
 impl MemoryForm {
     /// Refuses what no norm and no query can be multiplied with, and so many memories that cannot be shared out.
     fn check(&self, heads: usize) -> Result<()> {
-        let Self { norm_epsilon, query_scale, sharing, .. } = *self;
+        let Self { norm_epsilon, query_scale, sharing, retention_bound, .. } = *self;
+        if let Some(bound) = retention_bound.filter(|bound| !(bound.is_finite() && *bound < 0.0)) {
+            return Err(Error::config("bound of retention", bound, "a finite number under 0"));
+        }
         if sharing == 0 || !heads.is_multiple_of(sharing) {
             let expected = format!("a divisor of the {heads} memories");
             return Err(Error::config("memories with the same queries and keys", sharing, expected));
@@ -140,8 +153,9 @@ impl<R: GatedRule> Memory<R> {
         let tail = ProjectionTail { taps: config.conv, activate: true };
         let writes = Writes(config.writes_per_token);
         let qkv = projections(build, hidden, ([heads / form.sharing, heads], writes), [key, key, value], tail)?;
-        let logits = Gating::logits(build, rule, form.biased, [hidden, heads * writes.0])?;
+        let logits = Gating::logits(build, rule, form.biased, [hidden, heads * writes.0], [dims.key, value])?;
         let output = OutputDims { hidden, heads, value };
+        let retention = RetentionForm { key: dims.key, bound: form.retention_bound };
         let gate = OutputProjection::gate(build, config.gate, output)?;
         let norm_eps = norm_eps / (form.query_scale * form.query_scale);
         let layer = MemoryLayer {
@@ -152,7 +166,7 @@ impl<R: GatedRule> Memory<R> {
             features: config.features,
             writes,
             qkv,
-            gating: Gating::new(build, logits, config, hidden)?,
+            gating: Gating::new(build, logits, config, hidden, retention)?,
             output: OutputProjection::with_gate(gate, build, output, norm_eps)?.with_function(form.gate),
             initial: InitialState::where_retained(build, rule, &dims, anchored)?,
             anchored,

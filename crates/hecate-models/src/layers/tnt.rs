@@ -3,7 +3,7 @@
 use super::{
     Context, GatedRule, Memory, Mixer,
     chunked::{Chunked, Chunks},
-    gating::Gating,
+    gating::{Gating, RetentionForm},
     memory::{MemoryLayer, of_rule},
     packed::text_by_text,
     rule_call::{RuleCall, TextCall},
@@ -69,9 +69,10 @@ impl<R: GatedRule> Tnt<R> {
         let (dims, heads) = (memory.layer.dims(Sequences::batch(1, 1), 1), config.memory.heads);
         let local = |(i, &chunk): (usize, &usize)| {
             let build = &mut build.within(&format!("locals.{i}"));
-            let logits = Gating::logits(build, rule, true, [hidden, heads])?;
+            let retention = RetentionForm { key: dims.key, bound: None };
+            let logits = Gating::logits(build, rule, true, [hidden, heads], [dims.key, dims.value])?;
             Ok(Local {
-                gating: Gating::new(build, logits, &config.memory.with_rule(rule), hidden)?,
+                gating: Gating::new(build, logits, &config.memory.with_rule(rule), hidden, retention)?,
                 sharded: Sharded::new(build, rule, &dims, chunk, config.shard, memory.layer.anchored)?,
             })
         };

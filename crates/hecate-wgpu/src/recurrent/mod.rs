@@ -22,7 +22,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Dims, Inputs, InputsOn, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Shape, Slots, Tensor,
-    families::{Deep, DeepEngine, DeepRule, Own},
+    families::{Channel, ChannelEngine, ChannelRule, Deep, DeepEngine, DeepRule, Own},
     primitives::sum_rows,
 };
 pub(crate) use plan::RecurrentCall;
@@ -282,6 +282,26 @@ impl<R: Recurrent<Own>> hecate_core::Kernel<R, Own> for Wgpu {
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {
         backward(call, saved, grads)
+    }
+}
+
+/// Rules that forget by channel, those of other crates too: as deep ones, what one token does is in `rules::channel`.
+impl ChannelEngine for Wgpu {
+    type Saved = SavedStates;
+
+    fn channel_forward<R: ChannelRule>(
+        call: KernelCall<'_, R, Self>,
+        keep: bool,
+    ) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
+        forward::<R, Channel>(call, keep)
+    }
+
+    fn channel_backward<R: ChannelRule>(
+        call: KernelCall<'_, R, Self>,
+        saved: SavedStates,
+        grads: &OutputsOn<R, Self>,
+    ) -> Result<InputsOn<R, Self>> {
+        backward::<R, Channel>(call, saved, grads)
     }
 }
 

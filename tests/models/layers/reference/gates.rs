@@ -4,7 +4,7 @@ use super::{columns, l2_norm, sigmoid};
 use hecate_conformance::oracle::{Oracle, Var};
 use hecate_core::{
     Of, Rule,
-    families::{Deep, Linear, LinearGate, LinearRule, LowerGates, Own},
+    families::{Channel, Deep, Linear, LinearGate, LinearRule, LowerGates, Own},
     rules::*,
 };
 use hecate_models::{MemoryConfig, layers::GatedRule};
@@ -85,6 +85,46 @@ where
 {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
         WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
+    }
+}
+
+impl Gated<Channel> for Gla {
+    fn gated(self, log_a: Var, _: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> ChannelGates<Var> {
+        ChannelGates { log_a }
+    }
+}
+
+impl Gated<Channel> for Kda {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> ChannelStepGates<Var> {
+        ChannelStepGates { log_a, theta: sigmoid(&signal("b_proj")).scale(f64::from(config.step)) }
+    }
+}
+
+impl Gated<Channel> for Gdn2 {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> ChannelErase<Var> {
+        ChannelErase { log_a, erase: sigmoid(&signal("erase_proj")), write: sigmoid(&signal("write_proj")) }
+    }
+}
+
+impl Gated<Channel> for Comba {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> ScaledErase<Var> {
+        let theta = sigmoid(&signal("b_proj")).scale(f64::from(config.step));
+        ScaledErase { log_a, theta, share: sigmoid(&signal("share_proj")) }
+    }
+}
+
+impl Gated<Channel> for Dplr {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> LookupGates<Var> {
+        let lookup = l2_norm(&signal("lookup_proj"));
+        let rewrite = (sigmoid(&signal("rewrite_proj")) * &lookup).scale(-1.0);
+        LookupGates { log_a, lookup, rewrite }
+    }
+}
+
+impl Gated<Channel> for Rwkv7 {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> LookupGates<Var> {
+        let rewrite = sigmoid(&signal("rewrite_proj"));
+        LookupGates { log_a, lookup: l2_norm(&signal("lookup_proj")), rewrite }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use hecate::{
     Rule,
-    families::{Deep, DeepRule, Linear, LinearRule, Own},
+    families::{Channel, ChannelRule, Deep, DeepRule, Linear, LinearRule, Own, RewriteKey},
     rules::{Atlas, Lattice, Lif, Trellis},
 };
 
@@ -28,6 +28,14 @@ impl<R: LinearRule> Counted<Linear> for R {
     fn operations(self, key: usize, value: usize) -> f64 {
         let spec = self.spec();
         products(2 + u32::from(spec.erases() || spec.frozen.is_some()), key, value)
+    }
+}
+
+/// (111), (113) and (114); an erase with a key of its own is one more write.
+impl<R: ChannelRule> Counted<Channel> for R {
+    fn operations(self, key: usize, value: usize) -> f64 {
+        let rewrites = R::FORM.erases() && R::FORM.rewrite != RewriteKey::Key;
+        products(2 + u32::from(R::FORM.erases()) + u32::from(rewrites), key, value)
     }
 }
 

@@ -1,0 +1,56 @@
+// One token forward: equations (110) to (114).
+
+// Every initial memory is one of the rule's.
+const OPENED: u32 = 0u;
+const BEGIN: u32 = 0u;
+// p, down the columns.
+const ERASE: u32 = 1u;
+// The memory after the token, and what the query reads of it.
+const WRITE: u32 = 2u;
+const FORWARD_END: u32 = 3u;
+
+fn shape_of(phase: u32) -> vec3<u32> {
+    if (phase == BEGIN) {
+        return each_of(max(args.call.key, args.call.value), false);
+    }
+    return shape_if(phase == WRITE || erases(), COLUMNS, args.call.key, args.call.value);
+}
+
+// No phase multiplies a row by a matrix.
+fn job_at(phase: u32) -> Job {
+    return job(0u, 0u, 0u);
+}
+
+// BEGIN.
+fn element(phase: u32, i: u32) -> vec4<f32> {
+    begin_token(i);
+    return vec4(0.0);
+}
+
+// No phase has sums over all elements, or goes along rows.
+fn totalled(phase: u32, sums: vec4<f32>) {}
+fn along(phase: u32, r: u32, c: u32) -> vec4<f32> {
+    return vec4(0.0);
+}
+fn ended(phase: u32, r: u32, sums: vec4<f32>) {}
+
+// Each element is read once before it is written: `next` may be `old`.
+fn down(phase: u32, r: u32, c: u32) -> f32 {
+    let i = r * args.call.value + c;
+    let before = workspace[old + i];
+    if (phase == ERASE) {
+        return reads(r) * before;
+    }
+    var more = row(token.k + r) * row(row_w() + c);
+    if (erases()) {
+        more += row(row_b() + r) * row(record + c);
+    }
+    let after = row(row_a() + r) * before + size_of_step() * more;
+    workspace[next + i] = after;
+    return row(token.q + r) * after;
+}
+
+// p, then y.
+fn landed(phase: u32, c: u32, sum: f32) {
+    put(select(out, record, phase == ERASE) + c, sum);
+}
