@@ -10,6 +10,7 @@ enum { REWRITE_KEY, REWRITE_ERASED, REWRITE_OWN };
 struct Terms {
     float *a, *e, *b, *de, *db, *dk, *da, *spare, *w, *dp, *dw;
 
+    // Divides `scratch` into eight rows [K] and three rows [V].
     __device__ Terms(float* scratch, u32 key, u32 value) {
         float** rows[] = {&a, &e, &b, &de, &db, &dk, &da, &spare};
         for (float** row : rows) {
@@ -32,7 +33,9 @@ struct Channel {
     static constexpr bool IN_PLACE = true;
     static constexpr bool OVERWRITES = true;
 
+    // True if the rule erases before it writes.
     __device__ bool erases() const { return erase != ERASE_NOTHING; }
+    // Returns θ of the token; 1 if the rule has no such gate.
     __device__ float theta(const Token& token) const { return theta_at == NONE ? 1.0f : token.gates[theta_at]; }
 
     // e[i], of k [K] and its gate
@@ -165,6 +168,7 @@ struct Channel {
         grads.k[i] = dk;
     }
 
+    // Takes gradients back through one token: to its arguments, and in place from the state after it to the state before it.
     __device__ void backward(
         const Token& token, const States& states, const float* p, const float* dout, const Adjoint& adjoint,
         float* scratch, const TokenGrads& grads
@@ -213,11 +217,13 @@ struct ChannelCall {
     Channel cell;
 };
 
+// All sequences and heads forward, token by token.
 KERNEL(channel_forward, ChannelCall, MOST_THREADS) {
     DYNAMIC_SHARED(float, near);
     run_forward(args.cell, args.call, near);
 }
 
+// All sequences and heads backward, from gradients of outputs and of the final states.
 KERNEL(channel_backward, ChannelCall, MOST_THREADS) {
     DYNAMIC_SHARED(float, near);
     run_backward(args.cell, args.call, near);

@@ -15,41 +15,49 @@ const REWRITE_OWN: u32 = 2u;
 // Where a gate begins that is not there.
 const NONE: u32 = 0xffffffffu;
 
-// Rows of K: a, e, b.
+// Returns where a [K] of the token lies.
 fn row_a() -> u32 {
     return scratch;
 }
+// Returns where the erase key e [K] lies.
 fn row_e() -> u32 {
     return scratch + args.call.key;
 }
+// Returns where the rewrite key b [K] lies.
 fn row_b() -> u32 {
     return scratch + 2u * args.call.key;
 }
 
-// Gradients of e, b and, by the write, k; of log a; terms of that of θ.
+// Returns where the gradient of e [K] lies.
 fn row_de() -> u32 {
     return scratch + 3u * args.call.key;
 }
+// Returns where the gradient of b [K] lies.
 fn row_db() -> u32 {
     return scratch + 4u * args.call.key;
 }
+// Returns where the gradient of k [K] by the write lies.
 fn row_dk() -> u32 {
     return scratch + 5u * args.call.key;
 }
+// Returns where the gradient of log a [K] lies.
 fn row_da() -> u32 {
     return scratch + 6u * args.call.key;
 }
+// Returns where the terms [K] of the gradient of θ lie.
 fn row_dtheta() -> u32 {
     return scratch + 7u * args.call.key;
 }
 
-// Rows of V: w, and the gradients of w and p.
+// Returns where w [V] lies.
 fn row_w() -> u32 {
     return scratch + 8u * args.call.key;
 }
+// Returns where the gradient of w [V] lies.
 fn row_dw() -> u32 {
     return row_w() + args.call.value;
 }
+// Returns where the gradient of p [V] lies.
 fn row_dp() -> u32 {
     return row_w() + 2u * args.call.value;
 }

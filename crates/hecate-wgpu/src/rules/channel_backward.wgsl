@@ -12,6 +12,7 @@ const DECAY: u32 = 4u;
 const CLOSE: u32 = 5u;
 const BACKWARD_END: u32 = 6u;
 
+// Returns the kind of a phase and its rows and columns.
 fn shape_of(phase: u32) -> vec3<u32> {
     switch phase {
         case BEGIN: {

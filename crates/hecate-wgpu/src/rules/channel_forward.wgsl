@@ -9,6 +9,7 @@ const ERASE: u32 = 1u;
 const WRITE: u32 = 2u;
 const FORWARD_END: u32 = 3u;
 
+// Returns the kind of a phase and its rows and columns.
 fn shape_of(phase: u32) -> vec3<u32> {
     if (phase == BEGIN) {
         return each_of(max(args.call.key, args.call.value), false);
@@ -21,7 +22,7 @@ fn job_at(phase: u32) -> Job {
     return job(0u, 0u, 0u);
 }
 
-// BEGIN.
+// Element i of a, e, b [K] and w [V], in phase BEGIN.
 fn element(phase: u32, i: u32) -> vec4<f32> {
     begin_token(i);
     return vec4(0.0);
@@ -29,9 +30,11 @@ fn element(phase: u32, i: u32) -> vec4<f32> {
 
 // No phase has sums over all elements, or goes along rows.
 fn totalled(phase: u32, sums: vec4<f32>) {}
+// Never asked: no phase goes along rows.
 fn along(phase: u32, r: u32, c: u32) -> vec4<f32> {
     return vec4(0.0);
 }
+// Never called: no phase goes along rows.
 fn ended(phase: u32, r: u32, sums: vec4<f32>) {}
 
 // Each element is read once before it is written: `next` may be `old`.
