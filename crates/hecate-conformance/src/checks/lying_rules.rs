@@ -10,8 +10,8 @@ use hecate_core::{
     Backend, ConvInput, DType, Decode, Device, Dims, GateForm, GateLogit, Inputs, Kernel, NoSlots, Of, Outputs, Read,
     Rule, Shape, Slots, Tensor, TokenGates, decode,
     families::{
-        DeepForm, DeepMatrix, DeepRule, DeepSpec, EraseStrength, Linear, LinearMatrix, LinearRule, LinearSpec,
-        LinearState, LowerState, LowerWeights,
+        Channel, ChannelForm, ChannelRule, DeepForm, DeepMatrix, DeepRule, DeepSpec, EraseKey, EraseStrength, Linear,
+        LinearMatrix, LinearRule, LinearSpec, LinearState, LowerState, LowerWeights, RetentionAxis, RewriteKey,
     },
     forward, forward_packed, infer,
     rules::{AttentionalBias, Huber, Map, MatrixMemory, MlpMemory, MomentumForm, MomentumGates, Retention, Structure},
@@ -157,6 +157,100 @@ impl DeepRule for Deeply {
     }
 }
 
+/// One matrix, which is gone when somebody asks late.
+#[derive(Debug)]
+struct Fleeting;
+
+impl Slots for Fleeting {
+    type Of<T> = Vec<T>;
+    const NAMES: &'static [&'static str] = &["m"];
+
+    fn try_build<T, E>(mut make: impl FnMut(&'static str) -> Result<T, E>) -> Result<Vec<T>, E> {
+        Ok(vec![make("m")?])
+    }
+
+    // Late, there is nothing where one array was promised.
+    fn into_vec<T>(slots: Vec<T>) -> Vec<T> {
+        slots.into_iter().take(usize::from(!is_late(5))).collect()
+    }
+
+    fn as_ref<T>(slots: &Vec<T>) -> Vec<&T> {
+        slots.iter().collect()
+    }
+
+    fn list<T>(slots: &Vec<T>) -> Vec<(&'static str, &T)> {
+        slots.iter().map(|x| ("m", x)).take(usize::from(!is_late(6))).collect()
+    }
+
+    fn try_map<T, U, E>(slots: Vec<T>, mut f: impl FnMut(&'static str, T) -> Result<U, E>) -> Result<Vec<U>, E> {
+        slots.into_iter().map(|x| f("m", x)).collect()
+    }
+
+    fn map<T, U>(slots: Vec<T>, mut f: impl FnMut(&'static str, T) -> U) -> Vec<U> {
+        slots.into_iter().map(|x| f("m", x)).collect()
+    }
+
+    fn zip<T, U>(a: Vec<T>, b: Vec<U>) -> Vec<(T, U)> {
+        a.into_iter().zip(b).collect()
+    }
+}
+
+/// A rule of the channel family whose matrix is a column when somebody asks late.
+///
+/// `WIDE` is whether its form has gates of `K`, which its slots say are numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Channelly<const WIDE: bool>(u32);
+
+impl<const WIDE: bool> Rule for Channelly<WIDE> {
+    const NAME: &'static str = "lying_channel";
+    type Family = Channel;
+    type Gates = MomentumGates<()>;
+    type State = Fleeting;
+    type Anchor = NoSlots;
+
+    fn state(self, dims: &Dims) -> Vec<Shape> {
+        let later = Shape::from([dims.sequences.count(), dims.heads, dims.key, 1]);
+        vec![if is_late(self.0) { later } else { dims.matrices() }]
+    }
+}
+
+impl<const WIDE: bool> ChannelRule for Channelly<WIDE> {
+    const FORM: ChannelForm = ChannelForm {
+        retention: if WIDE { RetentionAxis::Channel } else { RetentionAxis::Head },
+        step: true,
+        erase: if WIDE { EraseKey::Gated } else { EraseKey::Scaled },
+        rewrite: RewriteKey::Key,
+        factors: false,
+        undecayed: false,
+    };
+    type Logits = NoSlots;
+}
+
+/// Every way to call one.
+fn call_channel<D: Backend, const WIDE: bool>(device: &D, rule: Channelly<WIDE>) {
+    let [batch, tokens, heads, key, value] = DIMS;
+    let dims = Dims::new(batch, tokens, heads, key, value);
+    let zeros = |shape: Shape| Tensor::zeros(device, shape, DType::F32).expect("zeros");
+    let gate = || zeros(dims.scalars());
+    let inputs = || Inputs::<Channelly<WIDE>, Tensor<D>> {
+        q: zeros(dims.keys()),
+        k: zeros(dims.keys()),
+        v: zeros(dims.values()),
+        gates: MomentumGates { log_a: gate(), log_eta: gate(), theta: gate() },
+        state: vec![zeros(dims.matrices())],
+        anchor: None,
+    };
+    ASKED.set(0);
+    _ = infer(device, rule, &inputs());
+    for _ in 0..2 {
+        let back = forward(device, rule, inputs());
+        ASKED.set(0);
+        let Ok(made) = back else { continue };
+        _ = made.pass.backward(Outputs { out: made.outputs.out, state: vec![zeros(dims.matrices())] });
+    }
+    device.synchronize().unwrap_or_else(|error| panic!("after {rule:?}: {error}"));
+}
+
 /// Sequences of 70 tokens: more than an interval of kept states.
 /// `[batch, tokens, heads, key, value]`, and small, for there are hundreds of calls.
 const DIMS: [usize; 5] = [2, 70, 1, 4, 4];
@@ -260,6 +354,8 @@ pub fn bears_lying_rules<D: Backend>(device: &D) {
     ];
     // Never, at once, and at every question on the way.
     for after in [u32::MAX, 0, 1, 2, 4, 7] {
+        call_channel(device, Channelly::<false>(after));
+        call_channel(device, Channelly::<true>(after));
         for later in linear {
             // Both ways round: the lie is what was checked, or what is computed.
             call(device, Linearly(Lie { first: honest, later, after }));

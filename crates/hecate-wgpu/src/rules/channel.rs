@@ -1,4 +1,7 @@
 //! Linear memories that forget by key channel: equations (110)–(118).
+//!
+//! One pair of kernels runs all rules of the family: which keys a token erases by, and which gates there are, is told at launch.
+//! A token goes over the memory twice forward and four times back, by rows and by columns in turn.
 
 use crate::{
     launch::{Kernel, WgslSource},

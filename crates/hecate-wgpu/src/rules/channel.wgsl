@@ -15,6 +15,7 @@ const REWRITE_OWN: u32 = 2u;
 // Where a gate begins that is not there.
 const NONE: u32 = 0xffffffffu;
 
+// Rows of K: a, e, b. A channel's retention is a factor in [0, 1], never a logarithm from here on.
 // Returns where a [K] of the token lies.
 fn row_a() -> u32 {
     return scratch;
@@ -84,25 +85,31 @@ fn size_of_step() -> f32 {
 fn erase_key(i: u32) -> f32 {
     let k = row(token.k + i);
     switch args.cell.erase {
+        // Linear attention: nothing is looked up.
         case ERASE_NOTHING: {
             return 0.0;
         }
+        // The delta rule: what the key held makes room.
         case ERASE_KEY: {
             return k;
         }
+        // A share of that, one number a head.
         case ERASE_SCALED: {
             return gate(args.cell.erase_at) * k;
         }
+        // A share of each channel.
         case ERASE_GATED: {
             return own_gate(args.cell.erase_at, i) * k;
         }
+        // A direction that has nothing to do with the key.
         default: {
             return own_gate(args.cell.erase_at, i);
         }
     }
 }
 
-// b[i], of k [K], e [K] and its gate.
+// b[i], of k [K], e [K] and its gate. Its sign is that of what joins the memory, so an erase has a minus.
+// With the key's own b, values and what they replace are written as one.
 fn rewrite_key(e: f32, i: u32) -> f32 {
     if (args.cell.rewrite == REWRITE_KEY) {
         return -row(token.k + i);
@@ -111,6 +118,7 @@ fn rewrite_key(e: f32, i: u32) -> f32 {
     return select(own, -own * e, args.cell.rewrite == REWRITE_ERASED);
 }
 
+// What the token's arguments mean, once for all phases; an invocation has whole elements, so no barrier is needed between.
 // Element i of a = exp(log_a), e, b [K] and of w = omega * v [V].
 fn begin_token(i: u32) {
     if (i < args.call.key) {
@@ -119,6 +127,7 @@ fn begin_token(i: u32) {
         put(row_e() + i, e);
         put(row_b() + i, rewrite_key(e, i));
     }
+    // Keys may be wider than values, or the other way round.
     if (i < args.call.value) {
         var w = row(token.v + i);
         if (args.cell.factors_at != NONE) {
@@ -129,6 +138,7 @@ fn begin_token(i: u32) {
 }
 
 // What row r of the memory is multiplied by as the erase reads it.
+// The decay is multiplied in here, so that the decayed memory is never written.
 fn reads(r: u32) -> f32 {
     return row(row_e() + r) * select(row(row_a() + r), 1.0, args.cell.undecayed != 0u);
 }

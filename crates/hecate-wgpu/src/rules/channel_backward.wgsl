@@ -1,4 +1,7 @@
 // One token backward: equations (115) to (118).
+//
+// Rows and columns take turns: gradients of keys are sums along rows, those of values and of what was erased down columns. The gradient
+// of the memory is changed in place, twice: by what the query read, and by the decay with what the erase read.
 
 const BEGIN: u32 = 0u;
 // (115) in place; sums along rows for dq, dk, db and dθ.
@@ -18,9 +21,11 @@ fn shape_of(phase: u32) -> vec3<u32> {
         case BEGIN: {
             return each_of(max(args.call.key, args.call.value), false);
         }
+        // Along the rows, with sums a row.
         case WRITTEN, DECAY: {
             return vec3(ROWS, args.call.key, args.call.value);
         }
+        // Down the columns; without an erase nothing has a p.
         case VALUES, ERASED: {
             return shape_if(phase == VALUES || erases(), COLUMNS, args.call.key, args.call.value);
         }
@@ -65,36 +70,44 @@ fn keys_vjp(i: u32) -> f32 {
     let k = row(token.k + i);
     let db = row(row_db() + i);
     var dk = row(row_dk() + i);
+    // Without an erase the key is written by alone.
     if (!erases()) {
         put(grads.k + i, dk);
         return 0.0;
     }
     var de = row(row_de() + i);
     switch args.cell.rewrite {
+        // b = -k
         case REWRITE_KEY: {
             dk -= db;
         }
+        // b = -g * e: the erase key has a part in it.
         case REWRITE_ERASED: {
             put(grads.gates + args.cell.rewrite_at + i, -row(row_e() + i) * db);
             de -= own_gate(args.cell.rewrite_at, i) * db;
         }
+        // b = g
         default: {
             put(grads.gates + args.cell.rewrite_at + i, db);
         }
     }
     var term = 0.0;
     switch args.cell.erase {
+        // e = k: the key is read and written by.
         case ERASE_KEY: {
             dk += de;
         }
+        // e = g k: the gate's gradient is a sum over channels.
         case ERASE_SCALED: {
             term = k * de;
             dk += gate(args.cell.erase_at) * de;
         }
+        // e = g * k
         case ERASE_GATED: {
             put(grads.gates + args.cell.erase_at + i, k * de);
             dk += own_gate(args.cell.erase_at, i) * de;
         }
+        // e = g
         default: {
             put(grads.gates + args.cell.erase_at + i, de);
         }
@@ -128,6 +141,7 @@ fn along(phase: u32, r: u32, c: u32) -> vec4<f32> {
         }
         return vec4(workspace[next + i] * row(out + c), d * row(row_w() + c), erased, 0.0);
     }
+    // The rest is of DECAY: `old` is the memory that the token found.
     let before = workspace[old + i];
     let d = workspace[dstate + i];
     var back = row(row_a() + r) * d;
@@ -150,6 +164,7 @@ fn ended(phase: u32, r: u32, sums: vec4<f32>) {
         put(row_dtheta() + r, row(token.k + r) * sums.y + row(row_b() + r) * sums.z);
         return;
     }
+    // A gate's gradient is by the logarithm, and so has the factor a: of a = 0 it is zero.
     let a = row(row_a() + r);
     let undecayed = args.cell.undecayed != 0u;
     put(row_de() + r, select(a, 1.0, undecayed) * sums.y);

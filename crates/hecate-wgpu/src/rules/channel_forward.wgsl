@@ -1,4 +1,7 @@
 // One token forward: equations (110) to (114).
+//
+// The erase is read down the columns first, since every row of a column gets all of it. Rules without an erase leave that out, and
+// go over the memory once.
 
 // Every initial memory is one of the rule's.
 const OPENED: u32 = 0u;
@@ -9,6 +12,7 @@ const ERASE: u32 = 1u;
 const WRITE: u32 = 2u;
 const FORWARD_END: u32 = 3u;
 
+// Both passes go down the columns, so that an invocation meets the same elements in each.
 // Returns the kind of a phase and its rows and columns.
 fn shape_of(phase: u32) -> vec3<u32> {
     if (phase == BEGIN) {
@@ -41,15 +45,19 @@ fn ended(phase: u32, r: u32, sums: vec4<f32>) {}
 fn down(phase: u32, r: u32, c: u32) -> f32 {
     let i = r * args.call.value + c;
     let before = workspace[old + i];
+    // Its column's sum is p.
     if (phase == ERASE) {
         return reads(r) * before;
     }
+    // What is written, and what was erased under its own key.
     var more = row(token.k + r) * row(row_w() + c);
     if (erases()) {
         more += row(row_b() + r) * row(record + c);
     }
+    // Rows decay by their own factor: zero forgets all, and nothing is divided by it.
     let after = row(row_a() + r) * before + size_of_step() * more;
     workspace[next + i] = after;
+    // The query reads after the write.
     return row(token.q + r) * after;
 }
 
