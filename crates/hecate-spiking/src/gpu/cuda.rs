@@ -10,11 +10,17 @@ use hecate_core::Tensor;
 use hecate_cuda::{Argument, Cuda, OwnGrid, OwnKernel, OwnSource};
 
 /// Kernels of a burst.
-static BURST: OwnSource = OwnSource::new("spiking_burst", include_str!("burst.cu"));
+pub(super) static BURST: OwnSource =
+    OwnSource::with_ptx("spiking_burst", include_str!("burst.cu"), include_bytes!("burst.ptx.br"));
 /// Kernels of learning.
-static LEARN: OwnSource = OwnSource::new("spiking_learn", include_str!("learn.cu"));
+pub(super) static LEARN: OwnSource =
+    OwnSource::with_ptx("spiking_learn", include_str!("learn.cu"), include_bytes!("learn.ptx.br"));
+/// Names of both.
+pub(super) const BURSTS: [&str; 2] = ["spiking_deliver", "spiking_decide"];
+/// In the order of [`Kernels::learning`].
+pub(super) const LEARNS: [&str; 4] = ["spiking_age", "spiking_note", "spiking_learn_windows", "spiking_learn_pairs"];
 
-/// Threads of a block unless said otherwise: the figures of other numbers are in `docs/spiking.md`.
+/// Threads of a block unless said otherwise: `hecate spikes bench --block` times other numbers.
 const THREADS: u32 = 256;
 /// Most threads that deliver or learn: enough for all multiprocessors. Their warps go on to the next neuron.
 const MOST: usize = 1 << 19;
@@ -51,16 +57,14 @@ impl Engine for Cuda {
 
     fn kernels(&self, learns: bool) -> Result<Kernels> {
         let learn = |name| self.load_source(&LEARN, name);
-        let learning = ["spiking_age", "spiking_note", "spiking_learn_windows", "spiking_learn_pairs"];
         let learning = if learns {
-            let [age, note, windows, pairs] = learning.map(learn);
+            let [age, note, windows, pairs] = LEARNS.map(learn);
             Some([age?, note?, windows?, pairs?])
         } else {
             None
         };
-        let burst = |name| self.load_source(&BURST, name);
-        let (deliver, decide) = (burst("spiking_deliver")?, burst("spiking_decide")?);
-        Ok(Kernels { deliver, decide, learning, threads: THREADS })
+        let [deliver, decide] = BURSTS.map(|name| self.load_source(&BURST, name));
+        Ok(Kernels { deliver: deliver?, decide: decide?, learning, threads: THREADS })
     }
 
     fn set_block(kernels: &mut Kernels, threads: u32) -> Result<()> {

@@ -310,10 +310,14 @@ impl<D: Engine> DeviceNet<D> {
             hecate_core::Host::U32(words) => words,
             _ => Vec::new(),
         };
+        // Index above potential: whole words sort fastest.
+        let mut found: Vec<_> =
+            words.chunks_exact(2).map(|word| u64::from(word[0]) << 32 | u64::from(word[1])).collect();
+        found.sort_unstable();
+        let network = &self.network;
         let spike =
-            |word: &[u32]| Spike { neuron: self.network.id(word[0] as usize), potential: f32::from_bits(word[1]) };
-        let mut fired: Vec<_> = words.chunks_exact(2).map(spike).collect();
-        fired.sort_unstable_by_key(|spike| spike.neuron);
+            |word: u64| Spike { neuron: network.id((word >> 32) as usize), potential: f32::from_bits(word as u32) };
+        let fired = found.into_iter().map(spike).collect();
         Ok(fired)
     }
 

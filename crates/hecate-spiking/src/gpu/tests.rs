@@ -86,3 +86,23 @@ fn larger_arrays_are_refused() {
     assert!(matches!(error, Error::TooLarge { what: "sums of neurons", bytes: 9, most: 8 }), "{error}");
     assert!(super::too_large("sums of neurons", 8, 8).is_ok());
 }
+
+/// The PTX beside the kernels is theirs. With `UPDATE=1` it is made again, with NVRTC 13.0 and no GPU.
+#[cfg(feature = "cuda")]
+#[test]
+fn ptx_is_of_these_kernels() {
+    use super::cuda::{BURST, BURSTS, LEARN, LEARNS};
+    for (source, kernels, file) in [(&BURST, &BURSTS[..], "burst.ptx.br"), (&LEARN, &LEARNS[..], "learn.ptx.br")] {
+        if std::env::var_os("UPDATE").is_some() {
+            let text = source.modules(kernels).unwrap();
+            let mut packed = Vec::new();
+            let parameters = brotli::enc::BrotliEncoderParams { quality: 11, lgwin: 24, ..Default::default() };
+            brotli::BrotliCompress(&mut text.as_bytes(), &mut packed, &parameters).unwrap();
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gpu").join(file);
+            std::fs::write(path, packed).unwrap();
+            continue;
+        }
+        let renew = "`UPDATE=1 cargo test -p hecate-spiking --features cuda ptx_is` makes it again";
+        source.check_ptx(kernels).unwrap_or_else(|error| panic!("src/gpu/{file}: {error}; {renew}"));
+    }
+}
