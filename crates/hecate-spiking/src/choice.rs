@@ -30,6 +30,7 @@ impl DeviceKind {
 
     /// The same of a network of so many synapses.
     pub fn best_of(synapses: usize, there: &[Self]) -> Self {
+        // The larger gain comes first.
         let gains = [(Self::Cuda, CUDA_SYNAPSES), (Self::Wgpu, WGPU_SYNAPSES)];
         let best = gains.into_iter().find(|(kind, least)| synapses >= *least && there.contains(kind));
         best.map_or(Self::Cpu, |(kind, _)| kind)

@@ -53,6 +53,7 @@ pub(crate) struct BenchArgs {
 
 /// Measures one size after another.
 pub(crate) fn run(arguments: &BenchArgs) -> Result<ExitCode> {
+    // Shares are whole millionths, so that no rounding shows in who fires.
     let share = (arguments.firing * MILLION as f64).round();
     if !(1.0..=MILLION as f64).contains(&share) {
         return Err(Error::flag("--firing", format!("{} is no share; name one from 0.000001 to 1", arguments.firing)));
@@ -61,6 +62,7 @@ pub(crate) fn run(arguments: &BenchArgs) -> Result<ExitCode> {
     for &neurons in &arguments.neurons {
         Builder::check_room(neurons as usize, neurons as usize * arguments.synapses as usize)?;
     }
+    // Without the flag the device decides.
     let blocks: Vec<_> = arguments.block.iter().copied().map(Some).collect();
     let blocks = if blocks.is_empty() { vec![None] } else { blocks };
     let mut table =
@@ -73,6 +75,7 @@ pub(crate) fn run(arguments: &BenchArgs) -> Result<ExitCode> {
         let network = bench.network(neurons as usize, arguments.synapses as usize, arguments.seed)?;
         for &block in &blocks {
             let measured = arguments.device.run(&network, (Bench { block, ..bench }, &network))?;
+            // The fastest burst is what the device can do.
             points.push((f64::from(neurons), measured.resident[0].as_secs_f64()));
             // Each that fires delivers all of its synapses.
             let delivered = bench.fires(&network).count() as f64 * f64::from(arguments.synapses);
@@ -109,7 +112,9 @@ struct Measured {
 impl Measured {
     /// Its row of the table.
     fn row(&self, network: &Network, delivered: f64) -> [String; 9] {
+        // Tenths of a microsecond: a launch takes a few.
         let micros = |time: Duration| format!("{:.1}", 1e6 * time.as_secs_f64());
+        // Times ascend: the middle one is the median.
         let [resident, read] = [&self.resident, &self.read].map(|times| times[times.len() / 2]);
         // The last of a hundred, or the longest of fewer.
         let slow = self.read[self.read.len() * 99 / 100];
@@ -143,6 +148,7 @@ impl Bench {
         let mut builder = Builder::default();
         builder.area(Area::uniform(3))?;
         for i in 0..count {
+            // A neuron of no excitability never fires, whatever reaches it.
             let excitability = if self.is_active(i as u64) { 1.0 } else { 0.0 };
             builder.neuron(Neuron { leak: 0.1, excitability, ..Neuron::new(3, 10.0) })?;
         }
@@ -163,6 +169,7 @@ impl Bench {
 
 /// A number below `count` by a seed and a place (SplitMix64).
 fn drawn(seed: u64, place: u64, count: usize) -> usize {
+    // Places follow each other by an odd constant, so that all differ.
     let mut x = seed.wrapping_add((place + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     // Its two rounds of mixing.
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -185,8 +192,10 @@ impl Job for (Bench, &Arc<Network>) {
             device.set_block(&mut net, block)?;
             name = format!("{name} /{block}");
         }
+        // Kernels are compiled and caches are warm after these.
         device.bursts(&mut net, stimulus, FIRST)?;
         device.synchronize(&net)?;
+        // A GPU queues the bursts, and is waited for once.
         let mut resident = Vec::new();
         for _ in 0..bench.bursts.div_ceil(TOGETHER) {
             let start = Instant::now();
@@ -194,6 +203,7 @@ impl Job for (Bench, &Arc<Network>) {
             device.synchronize(&net)?;
             resident.push(start.elapsed() / TOGETHER as u32);
         }
+        // Each of these waits for what fired.
         let mut read = Vec::new();
         for _ in 0..bench.bursts {
             let start = Instant::now();
@@ -205,6 +215,7 @@ impl Job for (Bench, &Arc<Network>) {
                 return Err(Error::flag("--device", format!("{fired} neurons fired on {name}, not {}", staged.len())));
             }
         }
+        // Medians and the least are read from sorted times.
         resident.sort();
         read.sort();
         Ok(Measured { device: name, resident, read, bytes: device.bytes(&net) })

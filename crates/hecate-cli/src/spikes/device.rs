@@ -39,6 +39,7 @@ fn parse(text: &str) -> std::result::Result<Choose, String> {
     match text.parse::<Choose>() {
         Ok(Choose::Reference) => Err("networks have no reference device; take `cpu`, which gives the same bits".into()),
         Ok(choose) => {
+            // A name of no backend was refused while it was parsed.
             let backends = choose.backends().map_err(|error| error.to_string())?;
             // A backend's feature has its name.
             match backends.iter().find(|backend| **backend != BackendKind::Cpu && !backend.is_built_in()) {
@@ -65,8 +66,10 @@ fn resolve(choose: &Choose, synapses: usize) -> Result<(BackendKind, usize)> {
         Choose::Best if synapses < CUDA_SYNAPSES => Ok((BackendKind::Cpu, 0)),
         Choose::Best => {
             let gpus = [(DeviceKind::Cuda, BackendKind::Cuda), (DeviceKind::Wgpu, BackendKind::Wgpu)];
+            // Each backend is asked for its best by itself.
             let found = gpus.map(|(kind, backend)| Some((kind, backend, best(backend)?)));
             let there: Vec<_> = found.iter().flatten().map(|gpu| gpu.0).collect();
+            // The size decides among what is there.
             let kind = DeviceKind::best_of(synapses, &there);
             let gpu = found.into_iter().flatten().find(|gpu| gpu.0 == kind);
             Ok(gpu.map_or((BackendKind::Cpu, 0), |(_, backend, number)| (backend, number)))
@@ -84,13 +87,16 @@ impl Choice {
     /// Does the work on the device, or on several as one.
     pub(super) fn run<J: Job>(&self, network: &Network, job: J) -> Result<J::Output> {
         let synapses = network.synapse_count();
+        // Every name is looked up before a device is opened.
         let chosen = self.device.iter().map(|choose| resolve(choose, synapses)).collect::<Result<Vec<_>>>()?;
         let backend = chosen.first().map_or(BackendKind::Cpu, |first| first.0);
+        // Parts of one network are of one type of device.
         if let Some((other, _)) = chosen.iter().find(|other| other.0 != backend) {
             let why = format!("{} and {} share no network; name devices of one kind", backend.name(), other.name());
             return Err(Error::flag("--device", why));
         }
         let numbers: Vec<usize> = chosen.iter().map(|device| device.1).collect();
+        // What is told is what was opened, not what was asked for.
         let name = match backend {
             BackendKind::Cpu => vec!["cpu".to_owned(); numbers.len()],
             gpu => numbers.iter().map(|number| format!("{}:{number}", gpu.name())).collect(),
@@ -110,6 +116,7 @@ impl Choice {
 
     /// The CPU with its share of the threads, where several values of it share a network.
     fn cpu(&self, values: usize) -> Result<Cpu> {
+        // Values share the processors: each has its part of them, at least one.
         let all = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(match self.threads {
             0 if values > 1 => Cpu::with_threads((all / values).max(1)),
@@ -125,7 +132,9 @@ fn on<D: Spiking, J: Job>(
     (job, name): (J, String),
     open: impl Fn(&usize) -> Result<D>,
 ) -> Result<J::Output> {
+    // A device that cannot be opened ends the run before a burst.
     let mut devices = numbers.iter().map(open).collect::<Result<Vec<_>>>()?;
+    // The order of devices is that of the flag.
     match (devices.pop(), devices.is_empty()) {
         (Some(device), true) => job.run(&device, &name),
         (last, _) => job.run(&Shards::new(devices.into_iter().chain(last))?, &name),

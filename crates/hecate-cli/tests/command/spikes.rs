@@ -93,6 +93,7 @@ fn devices_do_not_show() {
         let told = last.lines().next().expect("a device").to_owned();
         (spikes, fs::read_to_string(workspace.path("a.svg")).unwrap(), told)
     };
+    // What all others are compared with.
     let one = outcome("cpu");
     assert_eq!(one.2, "cpu");
     for (device, told) in [("best", "cpu"), ("cpu,cpu", "cpu,cpu"), ("cpu,cpu,cpu", "cpu,cpu,cpu")] {
@@ -106,12 +107,14 @@ fn devices_do_not_show() {
 #[test]
 fn gpus_do_not_show() {
     let workspace = workspace();
+    // The reference is the processor.
     let cpu = workspace.run(&["spikes", "run", "network.json", "--raster", "cpu.svg"]);
     cpu.succeeded();
     for (name, built_in) in [("cuda", cfg!(feature = "cuda")), ("wgpu", cfg!(feature = "wgpu"))] {
         if !built_in {
             continue;
         }
+        // One value of the backend, and two that share the network.
         for device in [name.to_owned(), format!("{name},{name}")] {
             let raster = format!("{name}.svg");
             let _ = fs::remove_file(workspace.path(&raster));
@@ -121,6 +124,7 @@ fn gpus_do_not_show() {
                 continue;
             }
             run.succeeded();
+            // Counts by area first, since they tell more than pictures.
             assert_eq!([row(&run.stdout, "1"), row(&run.stdout, "3")], [row(&cpu.stdout, "1"), row(&cpu.stdout, "3")]);
             let picture = |file: &str| fs::read_to_string(workspace.path(file)).unwrap();
             assert!(picture(&raster) == picture("cpu.svg"), "{device} draws another picture");
@@ -146,6 +150,7 @@ fn sizes_are_measured() {
     workspace.run(&["spikes", "bench", "--neurons", "0"]).failed(2, &["--neurons"]);
     workspace.run(&["spikes", "bench", "--firing", "0"]).failed(1, &["--firing"]);
     // Refused before memory is taken: more synapses than there can be, and a choice that the CPU has not.
+    // The bound is that of synapses.
     let large = ["spikes", "bench", "--neurons", "16000000", "--synapses", "10000"];
     workspace.run(&large).failed(1, &["synapses", "1073741824"]);
     workspace.run(&["spikes", "bench", "--neurons", "100", "--block", "128"]).failed(1, &["block", "128"]);

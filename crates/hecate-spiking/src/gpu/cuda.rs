@@ -39,6 +39,7 @@ pub(crate) struct Kernels {
 impl Kernels {
     /// Blocks for so many threads, at least one, and for at most `most`.
     fn grid(&self, threads: usize, most: usize) -> OwnGrid {
+        // Kernels count their threads themselves: any size of blocks will do.
         let of_block = self.threads as usize;
         let blocks = threads.min(most).div_ceil(of_block).max(1) as u32;
         OwnGrid { blocks: [blocks, 1, 1], threads: [self.threads, 1, 1], shared: 0 }
@@ -56,6 +57,7 @@ impl Engine for Cuda {
     type Kernels = Kernels;
 
     fn kernels(&self, learns: bool) -> Result<Kernels> {
+        // Files are compiled once a device, or found in the cache.
         let learn = |name| self.load_source(&LEARN, name);
         let learning = if learns {
             let [age, note, windows, pairs] = LEARNS.map(learn);
@@ -153,6 +155,7 @@ impl Engine for Cuda {
     fn learn(&self, kernels: &Kernels, recent: &Recent<Self>, of: &Learned<'_, Self>) -> Result<()> {
         use Argument::{Read, U32, Write};
         let grid = kernels.grid(of.member_count.saturating_mul(32), MOST);
+        // The first and the last synapse that this kernel looks at.
         let places = &of.segment.places;
         let shared = [
             // Where rows begin, `[N+1]`, and synapses, `[S,2]`, whose weights change.

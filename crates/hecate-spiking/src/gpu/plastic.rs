@@ -35,12 +35,14 @@ pub(super) struct Plastic<D: Device> {
 impl<D: Engine> Plastic<D> {
     /// Of a state that was checked; none where nothing is watched and nothing learns.
     pub(super) fn new(device: &D, network: &Network, state: &State) -> Result<Option<Self>> {
+        // Areas ascend, and so do the histories of a checked state.
         let watched = network.areas().iter().filter(|area| network.watched(area) > 0);
         let kept: Vec<_> = watched
             .zip(&state.history)
             .map(|(area, history)| (area.id, history.bursts.len(), network.watched(area)))
             .collect();
         let Some(deepest) = kept.iter().map(|&(_, _, depth)| depth).max() else { return Ok(None) };
+        // Every neuron has as many words as the longest window asks for.
         let (count, planes) = (network.count(), deepest.div_ceil(32));
         too_large("last bursts", 4 * count as u64 * planes as u64, device.most_bytes())?;
         let mut bits: Vec<u32> = memory::zeros("last bursts", count * planes)?;
@@ -51,6 +53,7 @@ impl<D: Engine> Plastic<D> {
                 indices.for_each(|index| bits[age / 32 * count + index] |= 1 << (age % 32));
             }
         }
+        // Who only watches needs none of what follows but the bits.
         let learns = network.learns();
         let members = |of: &Mapping| words(device, network.members(of.source).to_vec());
         let PairTable { rise, fall } = PairTable::new();
@@ -80,6 +83,7 @@ impl<D: Engine> Plastic<D> {
         own: List<'_, D>,
         others: Option<List<'_, D>>,
     ) -> Result<()> {
+        // First all grow older, then those of this burst are noted.
         device.age(kernels, &self.recent, &own)?;
         for list in [Some(own), others].into_iter().flatten() {
             device.note(kernels, &self.recent, &list)?;
@@ -126,6 +130,7 @@ impl<D: Engine> Plastic<D> {
         of: &Mapping,
         members: &Tensor<D>,
     ) -> Result<()> {
+        // Windows as a whole have two changes, pairs have a table.
         let steps = of.steps().map(|steps| [steps.rise.into(), steps.fall.into()]);
         let window = usize::from(of.window);
         let kept = |area: u32| self.kept.iter().find(|kept| kept.0 == area).map_or(0, |kept| kept.1);
@@ -133,9 +138,11 @@ impl<D: Engine> Plastic<D> {
         if steps.is_some() && kept(of.source).min(kept(of.target)) < window {
             return Ok(());
         }
+        // Kernels compare places of areas, which are dense.
         let area = network.areas().binary_search_by_key(&of.target, |area| area.id).unwrap_or_default() as u32;
         let window = if steps.is_some() { window } else { window.min(REACH) } as u32;
         let member_count = network.members(of.source).len();
+        // A kernel an array: rows that go on in the next are clipped to each.
         for segment in &arrays.rows.segments {
             let rows = &arrays.rows;
             let (places, table) = (&self.places, &self.table);
@@ -161,6 +168,7 @@ impl<D: Engine> Plastic<D> {
         rows: &Rows<D>,
         state: &mut State,
     ) -> Result<()> {
+        // The device has the weights of now, the host those of rows as they were written.
         let weights = if network.learns() { rows.weights()? } else { Vec::new() };
         self.learning.write_with(network, part, &weights, state)?;
         let (bits, count) = (self.recent.bits.to_u32()?, self.recent.count);

@@ -90,11 +90,13 @@ impl<D: Device> Rows<D> {
 
 /// Arrays of at most so many synapses each.
 fn segments<D: Device>(device: &D, entries: Vec<u32>, most: usize) -> Result<Vec<Segment<D>>> {
+    // Most networks fill one array.
     let count = entries.len() / 2;
     if count <= most {
         let entries = words(device, if entries.is_empty() { vec![0; 2] } else { entries })?;
         return Ok(vec![Segment { entries, places: 0..count as u32 }]);
     }
+    // All arrays but the last are full.
     let segment = |(number, of_segment): (usize, &[u32])| {
         let start = (number * most) as u32;
         Ok(Segment { entries: words(device, of_segment.to_vec())?, places: start..start + of_segment.len() as u32 / 2 })

@@ -13,6 +13,7 @@ pub(super) fn amounts(network: &Network, part: &Range<usize>, stimulus: Stimulus
     let power = network.members(POWER).iter().take(1);
     let fatigue = if stimulus.fatigue { network.members(FATIGUE) } else { &[] };
     let power = power.chain(fatigue).map(|&index| (index as usize, network.power()));
+    // What other parts get is theirs to stage.
     let own = staged.chain(power).filter(|(index, _)| part.contains(index));
     let mut amounts: Vec<_> = own.map(|(index, potential)| (index - part.start, fixed::to_fixed(potential))).collect();
     // What is staged often ascends, and then is not moved.

@@ -40,8 +40,10 @@ fn split<D: Engine + Spiking<Net = DeviceNet<D>>>(device: &D) {
     let start = State::start(&network).unwrap();
     for (synapses, most) in [(1, 8), (3, 31), (usize::MAX, 1 << 20)] {
         let mut net = DeviceNet::load_split(device, &network, &start, 0..40, most).unwrap();
+        // As many arrays as the limit asks for.
         let segments = &net.arrays.rows.segments;
         assert_eq!(segments.len(), network.synapse_count().div_ceil(synapses));
+        // The CPU knows of no arrays.
         let mut expected = cpu.load(&network, &start).unwrap();
         for burst in 0..30 {
             // A third of the neurons fires whatever reaches it.

@@ -102,6 +102,7 @@ impl Engine for Wgpu {
     fn learn(&self, (): &(), recent: &Recent<Self>, of: &Learned<'_, Self>) -> Result<()> {
         use Binding::{Read, Write};
         let (places, [rise, fall]) = (&of.segment.places, of.steps.unwrap_or_default());
+        // Fields of the structure in `learn.wgsl`, in order.
         let [count, planes, _, ..] = noted(recent, 0);
         let (members, start) = (of.member_count as u32, of.part.start as u32);
         let parameters = [count, planes, 0, members, places.start, places.end, start, of.area, of.window, rise, fall];
@@ -113,6 +114,7 @@ impl Engine for Wgpu {
             Read(of.members),
             Read(of.table),
         ];
+        // One file has both forms, with the same bindings.
         let entry = if of.steps.is_some() { "spiking_learn_windows" } else { "spiking_learn_pairs" };
         let groups = groups(of.member_count.saturating_mul(32));
         Ok(self.launch_own(&WEIGHTS, entry, groups, &parameters, &bindings)?)

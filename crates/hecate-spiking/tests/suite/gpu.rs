@@ -62,6 +62,7 @@ fn long_windows<D: Spiking>([first, second]: &[D; 2]) {
         let network = spec.build().expect("a network");
         let start = State::start(&network).expect("room");
         let mut expected = cpu.load(&network, &start).expect("a network");
+        // One value and two, from the same beginning.
         let (mut one, mut parts) = (first.load(&network, &start).expect("it"), two.load(&network, &start).expect("it"));
         for (number, (staged, fatigue)) in spec.bursts.iter().enumerate() {
             let stimulus = Stimulus { staged, fatigue: *fatigue };
@@ -88,6 +89,7 @@ fn queued<D: Spiking>([device, _]: &[D; 2]) {
         let network = spec.build().expect("a network");
         let start = State::start(&network).expect("room");
         let load = || device.load(&network, &start).expect("a network");
+        // Two copies of one network.
         let (mut at_once, mut one_by_one) = (load(), load());
         let stimulus = Stimulus { staged: &spec.bursts[0].0, fatigue: spec.bursts[0].1 };
         device.bursts(&mut at_once, stimulus, 9).expect("bursts");
