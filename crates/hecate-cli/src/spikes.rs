@@ -1,16 +1,13 @@
 //! `hecate spikes`: spiking networks, which share neither tensors nor kernels with memories.
 
 mod bench;
+mod device;
 mod raster;
 mod run;
 
 use crate::error::Result;
-use clap::{Args, Subcommand, builder::PossibleValuesParser};
-use hecate_spiking::Cpu;
+use clap::{Args, Subcommand};
 use std::process::ExitCode;
-
-/// Devices that run networks.
-const DEVICES: [&str; 2] = ["best", "cpu"];
 
 /// What `hecate spikes` does.
 #[derive(Args, Debug)]
@@ -33,26 +30,5 @@ pub(crate) fn run(arguments: SpikesArgs) -> Result<ExitCode> {
     match arguments.action {
         Action::Run(arguments) => run::run(arguments),
         Action::Bench(arguments) => bench::run(&arguments),
-    }
-}
-
-/// Where networks are run.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Device")]
-struct Choice {
-    /// Where to compute; the CPU is the only device that runs networks
-    #[arg(long, default_value = "cpu", value_name = "DEVICE", value_parser = PossibleValuesParser::new(DEVICES))]
-    device: String,
-    /// Threads on the CPU; 0 for one a processor
-    ///
-    /// Results do not depend on it.
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    threads: usize,
-}
-
-impl Choice {
-    /// The device. Both names mean the CPU.
-    fn open(&self) -> Result<Cpu> {
-        Ok(if self.threads == 0 { Cpu::new() } else { Cpu::with_threads(self.threads) }?)
     }
 }

@@ -5,9 +5,12 @@
 
 use crate::{
     Cuda,
+    compile::options,
     error::{failed, unsupported},
     launch::{MOST_BLOCKS, MOST_ROWS, MOST_THREADS},
     ledger::driver_turn,
+    nvrtc::Nvrtc,
+    ptx,
     source::KernelSource,
 };
 use cudarc::{
@@ -26,6 +29,35 @@ impl OwnSource {
     /// The file's name without extension, and its text. It may include nothing but this crate's own headers.
     pub const fn new(name: &'static str, text: &'static str) -> Self {
         Self(KernelSource { name, text, ptx: &[] })
+    }
+
+    /// The same, with its [modules](OwnSource::modules) compressed with Brotli: machines with a driver and no compiler run these.
+    pub const fn with_ptx(name: &'static str, text: &'static str, ptx: &'static [u8]) -> Self {
+        Self(KernelSource { name, text, ptx })
+    }
+
+    /// PTX of these kernels, compiled now, for GPUs of [`Cuda::EMBEDDED_CAPABILITY`] and later ones. No GPU is needed.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where there is no compiler (NVRTC), or it refuses the text.
+    pub fn modules(&self, kernels: &[&str]) -> Result<String> {
+        let compile = |&kernel| {
+            let compiled = Nvrtc::find()?.compile(&self.0, &options(ptx::ARCHITECTURE, Some(kernel)))?;
+            Ok((kernel, compiled.ptx))
+        };
+        let modules = kernels.iter().map(compile).collect::<std::result::Result<Vec<_>, String>>();
+        let why = |error| unsupported("PTX of these kernels", format!("{}: {error}", self.0.name));
+        Ok(ptx::file(&self.0, modules.map_err(why)?.into_iter()))
+    }
+
+    /// Refuses modules that are of another text than the kernels are now, or that lack one of these kernels.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] with what is wrong with which.
+    pub fn check_ptx(&self, kernels: &[&str]) -> Result<()> {
+        let check = |kernel: &&str| ptx::module(&self.0, kernel).map_err(|error| format!("`{kernel}`: {error}"));
+        let wrong = kernels.iter().find_map(|kernel| check(kernel).err());
+        wrong.map_or(Ok(()), |why| Err(unsupported("PTX of these kernels", why)))
     }
 }
 

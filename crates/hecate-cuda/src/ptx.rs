@@ -80,13 +80,11 @@ pub(crate) fn made_from(source: &KernelSource) -> String {
 }
 
 /// The line that says which compiler wrote this.
-#[cfg(test)]
 pub(crate) fn compiler(ptx: &str) -> Option<&str> {
     ptx.lines().take(9).find(|line| line.contains("Cuda compilation tools"))
 }
 
 /// A file of modules as the compiler wrote them, not compressed yet.
-#[cfg(test)]
 pub(crate) fn file<'a>(source: &KernelSource, modules: impl Iterator<Item = (&'a str, String)>) -> String {
     let (mut text, mut by) = (String::new(), None);
     for (name, module) in modules {
@@ -98,7 +96,6 @@ pub(crate) fn file<'a>(source: &KernelSource, modules: impl Iterator<Item = (&'a
 
 /// What the compiler wrote, with the language's version lowered and without lines that say nothing. One hint is younger
 /// than that version and is left out: that a load does not use all that it loads.
-#[cfg(test)]
 pub(crate) fn trimmed(ptx: &str) -> String {
     let lines = ptx.lines().map(|line| match line.strip_prefix(".version ") {
         Some(_) => format!(".version {VERSION}\n"),

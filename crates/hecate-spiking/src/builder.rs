@@ -95,6 +95,19 @@ impl Builder {
         Ok(MEMORY + first as u32)
     }
 
+    /// Refuses a network of so many neurons and synapses for which there is no room, before any of it is taken. It counts what this
+    /// takes, the network itself, and the copy from which a device is loaded.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`] for more than [`MEMORY`] neurons or 2³⁰ synapses; [`Error::Memory`].
+    pub fn check_room(neurons: usize, synapses: usize) -> Result<()> {
+        room("neurons", 0, neurons, MEMORY as usize)?;
+        room("synapses", 0, synapses, fixed::SYNAPSES)?;
+        // A synapse and its source, its row, and its two words on the way to a device; some ten arrays of words a neuron.
+        let bytes = synapses * (size_of::<(u32, Entry)>() + 2 * size_of::<Entry>()) + neurons * 96;
+        Ok(memory::check::<u8>("a network of this size", bytes)?)
+    }
+
     /// Adds a synapse between neurons that are there.
     ///
     /// # Errors

@@ -148,6 +148,19 @@ pub enum Error {
         /// Number of devices given.
         found: usize,
     },
+    /// An array is larger than what a device binds at once. Synapses are split over several; other arrays are not.
+    #[error(
+        "{what} take {bytes} bytes in one array, this device binds at most {most}; split the network over several values of it, as \
+         with `--device wgpu:0,wgpu:0`, or take another device"
+    )]
+    TooLarge {
+        /// What the array holds.
+        what: &'static str,
+        /// Bytes of it.
+        bytes: u64,
+        /// Most bytes of an array on the device.
+        most: u64,
+    },
     /// The system starts no threads.
     #[error("starting {threads} threads: {source}; ask for fewer")]
     Threads {

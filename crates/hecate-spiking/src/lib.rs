@@ -43,6 +43,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod builder;
+mod choice;
 mod cpu;
 mod error;
 mod file;
@@ -57,6 +58,7 @@ mod spiking;
 mod state;
 
 pub use builder::Builder;
+pub use choice::{CUDA_SYNAPSES, DeviceKind, WGPU_SYNAPSES};
 pub use cpu::{Cpu, Net};
 pub use error::{Error, Result};
 pub use file::{Experiment, FORMAT};

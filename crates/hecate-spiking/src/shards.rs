@@ -80,6 +80,18 @@ impl<D: Spiking> Spiking for Shards<D> {
         Ok(fired.collect::<Result<Vec<_>>>()?.concat())
     }
 
+    fn synchronize(&self, net: &ShardedNet<D>) -> Result<()> {
+        self.devices.iter().zip(&net.parts).try_for_each(|(device, part)| device.synchronize(part))
+    }
+
+    fn bytes(&self, net: &ShardedNet<D>) -> usize {
+        self.devices.iter().zip(&net.parts).map(|(device, part)| device.bytes(part)).sum()
+    }
+
+    fn set_block(&self, net: &mut ShardedNet<D>, threads: u32) -> Result<()> {
+        self.each(net, |_, device, part| device.set_block(part, threads))
+    }
+
     fn state(&self, net: &ShardedNet<D>) -> Result<State> {
         // All parts agree in what fired, in the history, and in which synapses were made.
         let mut whole: Option<State> = None;

@@ -1,6 +1,6 @@
 //! What a device does for spiking networks.
 
-use crate::{Network, Result, State, state};
+use crate::{Network, Result, State, builder, state};
 use serde::{Deserialize, Serialize};
 use std::{fmt::Debug, ops::Range, sync::Arc};
 
@@ -113,5 +113,33 @@ pub trait Spiking: Clone + Debug + Send + Sync + 'static {
         // A whole network has no other parts to hear of.
         self.fire(net, stimulus)?;
         self.hear(net, &[])
+    }
+
+    /// So many bursts of a whole network, each with the same stimulus. A GPU is told of it once, and bursts follow each other there:
+    /// nothing comes to the host between them, unless synapses are to be made.
+    ///
+    /// # Errors
+    /// As [`Spiking::burst`]. Bursts before the one that failed have run.
+    fn bursts(&self, net: &mut Self::Net, stimulus: Stimulus<'_>, count: u64) -> Result<()> {
+        (0..count).try_for_each(|_| self.burst(net, stimulus))
+    }
+
+    /// Waits until all bursts that were begun have ended. Whoever reads what fired need not: a burst's time is measured so.
+    ///
+    /// # Errors
+    /// [`Error::OtherDevice`](crate::Error::OtherDevice); what failed on a GPU since it was last waited for.
+    fn synchronize(&self, net: &Self::Net) -> Result<()>;
+
+    /// Bytes of the arrays that the device holds for a network or a part of it. What all parts of a host share is not counted.
+    fn bytes(&self, net: &Self::Net) -> usize;
+
+    /// Lets kernels run in blocks of so many threads from the next burst on, where blocks can be chosen: CUDA, 256 unless said.
+    /// Results do not depend on it.
+    ///
+    /// # Errors
+    /// [`Error::Value`](crate::Error::Value) for other numbers than 64 to 1024 by steps of 32, and for other devices.
+    fn set_block(&self, net: &mut Self::Net, threads: u32) -> Result<()> {
+        let _ = net;
+        Err(builder::value("network", 0, "block", threads, "none: this device has no blocks to choose"))
     }
 }

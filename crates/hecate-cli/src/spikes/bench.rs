@@ -1,14 +1,17 @@
 //! `hecate spikes bench`: how long a burst takes, and how that grows with the network.
 //!
-//! Neuron `i` has synapses to the neurons that follow it, weight 128, potential 200, every fourth of them inhibitory; the
-//! threshold is 10, the leak 0.1. Every burst stages every hundredth neuron, and the others may not fire: so each burst
-//! delivers one synapse in a hundred, and activity stays.
+//! Neuron `i` has synapses to the neurons that follow it, or with a seed to any; weight 128, potential 200, every fourth of them
+//! inhibitory; the threshold is 10, the leak 0.1. Every burst stages the same share of the neurons, and the others may not fire: so
+//! each burst delivers that share of all synapses, and activity stays.
 
-use super::Choice;
-use crate::{error::Result, table::Table};
+use super::device::{Choice, Job};
+use crate::{
+    error::{Error, Result},
+    table::Table,
+};
 use clap::Args;
-use hecate_spiking::{Area, Builder, Cpu, Kind, Network, Neuron, Spiking, State, Stimulus, Synapse};
-use indicatif::HumanCount;
+use hecate_spiking::{Area, Builder, Kind, Network, Neuron, Spiking, State, Stimulus, Synapse};
+use indicatif::{HumanBytes, HumanCount};
 use std::{
     io::{Write, stdout},
     process::ExitCode,
@@ -16,10 +19,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bursts that are not measured: they touch memory for the first time.
-const FIRST: usize = 10;
-/// Of so many neurons one fires.
-const ONE_OF: usize = 100;
+/// Bursts that are not measured: they touch memory for the first time, and compile kernels.
+const FIRST: u64 = 10;
+/// Bursts that are measured together where nothing comes to the host: a GPU goes on from one to the next.
+const TOGETHER: u64 = 10;
+/// Parts of a share.
+const MILLION: u64 = 1_000_000;
 
 /// Flags of `hecate spikes bench`.
 #[derive(Args, Debug)]
@@ -30,34 +35,52 @@ pub(crate) struct BenchArgs {
     /// Synapses of each neuron
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     synapses: u32,
+    /// Share of the neurons that fire in every burst
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
+    firing: f64,
+    /// Draw targets anywhere, by this seed; without it they are the neurons that follow
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// Bursts measured, of which the median is told
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     bursts: u32,
+    /// Threads of a block on CUDA, with commas between several numbers: 64 to 1024; 256 unless given
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(64..=1024))]
+    block: Vec<u32>,
     #[command(flatten)]
     device: Choice,
 }
 
 /// Measures one size after another.
 pub(crate) fn run(arguments: &BenchArgs) -> Result<ExitCode> {
-    let cpu = arguments.device.open()?;
-    writeln!(stdout(), "cpu, {} threads; every hundredth neuron fires; milliseconds a burst\n", cpu.threads())?;
-    let mut table = Table::new(&["neurons", "synapses", "median", "fastest", "synapses/s"]);
+    // Shares are whole millionths, so that no rounding shows in who fires.
+    let share = (arguments.firing * MILLION as f64).round();
+    if !(1.0..=MILLION as f64).contains(&share) {
+        return Err(Error::flag("--firing", format!("{} is no share; name one from 0.000001 to 1", arguments.firing)));
+    }
+    // The largest is refused before the smallest is made.
+    for &neurons in &arguments.neurons {
+        Builder::check_room(neurons as usize, neurons as usize * arguments.synapses as usize)?;
+    }
+    // Without the flag the device decides.
+    let blocks: Vec<_> = arguments.block.iter().copied().map(Some).collect();
+    let blocks = if blocks.is_empty() { vec![None] } else { blocks };
+    let mut table =
+        Table::new(&["neurons", "synapses", "device", "resident", "least", "read", "99 %", "synapses/s", "memory"]);
     let mut points = Vec::new();
+    writeln!(stdout(), "microseconds a burst in which {} of the neurons fire\n", arguments.firing)?;
     for &neurons in &arguments.neurons {
         // A size at a time, so that the largest alone has to fit memory.
-        let network = network(neurons as usize, arguments.synapses as usize)?;
-        let times = measured(&cpu, &network, arguments.bursts as usize)?;
-        let (median, fastest) = (times[times.len() / 2].as_secs_f64(), times[0].as_secs_f64());
-        // Each that fires delivers all of its synapses.
-        let delivered = fires(&network).count() as f64 * f64::from(arguments.synapses);
-        table.row([
-            HumanCount(neurons.into()).to_string(),
-            HumanCount(network.synapse_count() as u64).to_string(),
-            format!("{:.3}", 1e3 * median),
-            format!("{:.3}", 1e3 * fastest),
-            format!("{:.2e}", delivered / median),
-        ])?;
-        points.push((f64::from(neurons), fastest));
+        let bench = Bench { share: share as u64, bursts: arguments.bursts.into(), block: None };
+        let network = bench.network(neurons as usize, arguments.synapses as usize, arguments.seed)?;
+        for &block in &blocks {
+            let measured = arguments.device.run(&network, (Bench { block, ..bench }, &network))?;
+            // The fastest burst is what the device can do.
+            points.push((f64::from(neurons), measured.resident[0].as_secs_f64()));
+            // Each that fires delivers all of its synapses.
+            let delivered = bench.fires(&network).count() as f64 * f64::from(arguments.synapses);
+            table.row(measured.row(&network, delivered))?;
+        }
     }
     if let Some(slope) = slope(&points) {
         // Other programs on the machine lengthen the median more than the fastest.
@@ -66,45 +89,137 @@ pub(crate) fn run(arguments: &BenchArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The network, whose hundredth neurons alone can fire.
-fn network(count: usize, synapses: usize) -> Result<Arc<Network>> {
-    let mut builder = Builder::default();
-    builder.area(Area::uniform(3))?;
-    for i in 0..count {
-        let excitability = if i.is_multiple_of(ONE_OF) { 1.0 } else { 0.0 };
-        builder.neuron(Neuron { leak: 0.1, excitability, ..Neuron::new(3, 10.0) })?;
+/// What is measured of each network.
+#[derive(Clone, Copy)]
+struct Bench {
+    /// Of a million neurons so many fire in a burst.
+    share: u64,
+    bursts: u64,
+    block: Option<u32>,
+}
+
+/// Times of a burst, ascending, and where they were measured.
+struct Measured {
+    device: String,
+    /// Where nothing comes to the host: means of [`TOGETHER`] bursts.
+    resident: Vec<Duration>,
+    /// With what fired.
+    read: Vec<Duration>,
+    /// Of the device's arrays.
+    bytes: usize,
+}
+
+impl Measured {
+    /// Its row of the table.
+    fn row(&self, network: &Network, delivered: f64) -> [String; 9] {
+        // Tenths of a microsecond: a launch takes a few.
+        let micros = |time: Duration| format!("{:.1}", 1e6 * time.as_secs_f64());
+        // Times ascend: the middle one is the median.
+        let [resident, read] = [&self.resident, &self.read].map(|times| times[times.len() / 2]);
+        // The last of a hundred, or the longest of fewer.
+        let slow = self.read[self.read.len() * 99 / 100];
+        [
+            HumanCount(network.count() as u64).to_string(),
+            HumanCount(network.synapse_count() as u64).to_string(),
+            self.device.clone(),
+            micros(resident),
+            micros(self.resident[0]),
+            micros(read),
+            micros(slow),
+            format!("{:.2e}", delivered / resident.as_secs_f64()),
+            HumanBytes(self.bytes as u64).to_string(),
+        ]
     }
-    // Targets follow their source, and wrap around at the end.
-    for source in 0..count {
-        for i in 0..synapses {
-            let target = ((source + i + 1) % count) as u32;
-            let kind = if i % 4 == 3 { Kind::Inhibitory } else { Kind::Excitatory };
-            builder.synapse(Synapse { source: source as u32, target, weight: 128, potential: 200, kind })?;
+}
+
+impl Bench {
+    /// Whether a neuron fires: of a hundred every hundredth, where that is the share.
+    fn is_active(&self, neuron: u64) -> bool {
+        neuron * self.share % MILLION < self.share
+    }
+
+    /// Ids of the neurons that fire.
+    fn fires(self, network: &Network) -> impl Iterator<Item = u32> {
+        (0..network.count() as u32).filter(move |&neuron| self.is_active(neuron.into()))
+    }
+
+    /// The network, in which only neurons that are staged can fire.
+    fn network(&self, count: usize, synapses: usize, seed: Option<u64>) -> Result<Arc<Network>> {
+        let mut builder = Builder::default();
+        builder.area(Area::uniform(3))?;
+        for i in 0..count {
+            // A neuron of no excitability never fires, whatever reaches it.
+            let excitability = if self.is_active(i as u64) { 1.0 } else { 0.0 };
+            builder.neuron(Neuron { leak: 0.1, excitability, ..Neuron::new(3, 10.0) })?;
         }
+        for source in 0..count {
+            for i in 0..synapses {
+                // Targets follow their source, and wrap around at the end.
+                let target = match seed {
+                    None => (source + i + 1) % count,
+                    Some(seed) => drawn(seed, (source * synapses + i) as u64, count),
+                } as u32;
+                let kind = if i % 4 == 3 { Kind::Inhibitory } else { Kind::Excitatory };
+                builder.synapse(Synapse { source: source as u32, target, weight: 128, potential: 200, kind })?;
+            }
+        }
+        Ok(builder.build()?)
     }
-    Ok(builder.build()?)
 }
 
-/// Ids of the neurons that fire.
-fn fires(network: &Network) -> impl Iterator<Item = u32> {
-    (0..network.count() as u32).step_by(ONE_OF)
+/// A number below `count` by a seed and a place (SplitMix64).
+fn drawn(seed: u64, place: u64, count: usize) -> usize {
+    // Places follow each other by an odd constant, so that all differ.
+    let mut x = seed.wrapping_add((place + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    // Its two rounds of mixing.
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((x ^ x >> 31) % count as u64) as usize
 }
 
-/// Times of bursts one after the other, ascending.
-fn measured(cpu: &Cpu, network: &Arc<Network>, bursts: usize) -> Result<Vec<Duration>> {
-    // What others send them is less than this.
-    let staged: Vec<_> = fires(network).map(|neuron| (neuron, 1e6)).collect();
-    // The state goes on from burst to burst.
-    let mut net = cpu.load(network, &State::start(network)?)?;
-    let mut times = Vec::new();
-    for _ in 0..bursts + FIRST {
-        let start = Instant::now();
-        cpu.burst(&mut net, Stimulus { staged: &staged, fatigue: false })?;
-        times.push(start.elapsed());
+impl Job for (Bench, &Arc<Network>) {
+    type Output = Measured;
+
+    fn run<D: Spiking>(self, device: &D, name: &str) -> Result<Measured> {
+        let (bench, network) = self;
+        // What others send them is less than this.
+        let staged: Vec<_> = bench.fires(network).map(|neuron| (neuron, 1e6)).collect();
+        let stimulus = Stimulus { staged: &staged, fatigue: false };
+        // The state goes on from burst to burst.
+        let mut net = device.load(network, &State::start(network)?)?;
+        let mut name = name.to_owned();
+        if let Some(block) = bench.block {
+            device.set_block(&mut net, block)?;
+            name = format!("{name} /{block}");
+        }
+        // Kernels are compiled and caches are warm after these.
+        device.bursts(&mut net, stimulus, FIRST)?;
+        device.synchronize(&net)?;
+        // A GPU queues the bursts, and is waited for once.
+        let mut resident = Vec::new();
+        for _ in 0..bench.bursts.div_ceil(TOGETHER) {
+            let start = Instant::now();
+            device.bursts(&mut net, stimulus, TOGETHER)?;
+            device.synchronize(&net)?;
+            resident.push(start.elapsed() / TOGETHER as u32);
+        }
+        // Each of these waits for what fired.
+        let mut read = Vec::new();
+        for _ in 0..bench.bursts {
+            let start = Instant::now();
+            device.burst(&mut net, stimulus)?;
+            // As many as were staged, on every device.
+            let fired = device.fired(&net)?.len();
+            read.push(start.elapsed());
+            if fired != staged.len() {
+                return Err(Error::flag("--device", format!("{fired} neurons fired on {name}, not {}", staged.len())));
+            }
+        }
+        // Medians and the least are read from sorted times.
+        resident.sort();
+        read.sort();
+        Ok(Measured { device: name, resident, read, bytes: device.bytes(&net) })
     }
-    let mut times = times.split_off(FIRST);
-    times.sort();
-    Ok(times)
 }
 
 /// The slope of a line through logarithms, by least squares; none through one size.
@@ -121,20 +236,34 @@ fn slope(points: &[(f64, f64)]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hecate_spiking::Cpu;
 
-    /// What is measured is what is told: every hundredth neuron fires in every burst, and no other.
+    /// What is measured is what is told: the share fires in every burst and no other, wherever targets are.
     #[test]
-    fn every_hundredth_neuron_fires() {
-        let (cpu, network) = (Cpu::with_threads(1).unwrap(), network(1050, 7).unwrap());
-        assert_eq!((fires(&network).count(), network.synapse_count()), (11, 7350));
-        let staged: Vec<_> = fires(&network).map(|neuron| (neuron, 1e6)).collect();
-        let mut net = cpu.load(&network, &State::start(&network).unwrap()).unwrap();
-        for _ in 0..5 {
-            cpu.burst(&mut net, Stimulus { staged: &staged, fatigue: false }).unwrap();
-            let fired: Vec<_> = cpu.fired(&net).unwrap().iter().map(|spike| spike.neuron).collect();
-            assert_eq!(fired, fires(&network).collect::<Vec<_>>());
+    fn the_share_fires() {
+        for (share, seed, expected) in [(10_000, None, 11), (10_000, Some(3), 11), (333_334, None, 351)] {
+            let bench = Bench { share, bursts: 3, block: None };
+            let (cpu, network) = (Cpu::with_threads(1).unwrap(), bench.network(1050, 7, seed).unwrap());
+            assert_eq!((bench.fires(&network).count(), network.synapse_count()), (expected, 7350));
+            let staged: Vec<_> = bench.fires(&network).map(|neuron| (neuron, 1e6)).collect();
+            let mut net = cpu.load(&network, &State::start(&network).unwrap()).unwrap();
+            for _ in 0..5 {
+                cpu.burst(&mut net, Stimulus { staged: &staged, fatigue: false }).unwrap();
+                let fired: Vec<_> = cpu.fired(&net).unwrap().iter().map(|spike| spike.neuron).collect();
+                assert_eq!(fired, bench.fires(&network).collect::<Vec<_>>());
+            }
+            let measured = (bench, &network).run(&cpu, "cpu").unwrap();
+            assert_eq!((measured.resident.len(), measured.read.len(), measured.device.as_str()), (1, 3, "cpu"));
         }
-        assert_eq!(measured(&cpu, &network, 3).unwrap().len(), 3);
+    }
+
+    /// A seed draws the same network again, another one another.
+    #[test]
+    fn seeds_draw_networks() {
+        let bench = Bench { share: 10_000, bursts: 1, block: None };
+        let digest = |seed| bench.network(300, 5, seed).unwrap().digest();
+        assert_eq!(digest(Some(1)), digest(Some(1)));
+        assert!(digest(Some(1)) != digest(Some(2)) && digest(None) != digest(Some(1)));
     }
 
     #[test]

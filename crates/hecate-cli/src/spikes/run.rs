@@ -1,7 +1,7 @@
 //! `hecate spikes run`: a network's bursts, spikes of each area, and their picture.
 
 use super::{
-    Choice,
+    device::{Choice, Job},
     raster::{self, Raster},
 };
 use crate::{
@@ -25,7 +25,7 @@ use std::{
 /// Flags of `hecate spikes run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// The network's file (JSON; crates/hecate-spiking/README.md has its format)
+    /// The network's file (JSON; docs/spiking.md has its format)
     #[arg(value_name = "NETWORK.json")]
     network: PathBuf,
     /// Bursts to run; those that the file asks for unless given
@@ -57,7 +57,8 @@ pub(crate) fn run(arguments: RunArgs) -> Result<ExitCode> {
     }
     let stop = Stop::listen()?;
     let mut found = Found::new(&experiment.network, bursts);
-    found.run(&arguments.device, &experiment, bursts, &stop)?;
+    let all = All { found: &mut found, experiment: &experiment, bursts, stop: &stop };
+    arguments.device.run(&experiment.network, all)?;
     // The table comes first: a picture may fail.
     found.tell(&experiment.network)?;
     if let Some(path) = &arguments.raster {
@@ -67,8 +68,42 @@ pub(crate) fn run(arguments: RunArgs) -> Result<ExitCode> {
     Ok(if found.bursts < bursts { ExitCode::from(status()) } else { ExitCode::SUCCESS })
 }
 
+/// All bursts of a run.
+struct All<'a> {
+    found: &'a mut Found,
+    experiment: &'a Experiment,
+    bursts: u64,
+    stop: &'a Stop,
+}
+
+impl Job for All<'_> {
+    type Output = ();
+
+    /// One burst after another, until the last or until somebody asks to stop.
+    fn run<D: Spiking>(self, device: &D, name: &str) -> Result<()> {
+        let Self { found, experiment, bursts, stop } = self;
+        name.clone_into(&mut found.device);
+        let mut net = device.load(&experiment.network, &State::start(&experiment.network)?)?;
+        let progress = Bursts::new(bursts);
+        while found.bursts < bursts && !stop.asked() {
+            let burst = found.bursts + 1;
+            // What is looked at afterwards is not timed, but what a burst moves to the host is.
+            let began = Instant::now();
+            device.burst(&mut net, experiment.stimulus(burst))?;
+            let fired = device.fired(&net)?;
+            found.took += began.elapsed();
+            found.note(&experiment.network, burst, &fired);
+            found.bursts = burst;
+            progress.at(burst, found.spikes());
+        }
+        Ok(())
+    }
+}
+
 /// What was seen of a run.
 struct Found {
+    /// Where it ran.
+    device: String,
     /// Bursts that were run, and how long they took together.
     bursts: u64,
     took: Duration,
@@ -88,26 +123,7 @@ impl Found {
                 areas.entry(area.id).or_default().0 += 1;
             }
         }
-        Self { bursts: 0, took: Duration::ZERO, areas, raster: Raster::new(network, bursts) }
-    }
-
-    /// One burst after another, until the last or until somebody asks to stop.
-    fn run(&mut self, choice: &Choice, experiment: &Experiment, bursts: u64, stop: &Stop) -> Result<()> {
-        // The pool of threads lives as long as the run.
-        let device = choice.open()?;
-        let mut net = device.load(&experiment.network, &State::start(&experiment.network)?)?;
-        let progress = Bursts::new(bursts);
-        while self.bursts < bursts && !stop.asked() {
-            let burst = self.bursts + 1;
-            // What is looked at afterwards is not timed.
-            let began = Instant::now();
-            device.burst(&mut net, experiment.stimulus(burst))?;
-            self.took += began.elapsed();
-            self.note(&experiment.network, burst, &device.fired(&net)?);
-            self.bursts = burst;
-            progress.at(burst, self.spikes());
-        }
-        Ok(())
+        Self { device: String::new(), bursts: 0, took: Duration::ZERO, areas, raster: Raster::new(network, bursts) }
     }
 
     /// What fired in a burst.
@@ -143,6 +159,6 @@ impl Found {
         let [neurons, synapses, spikes, bursts] =
             [network.count() as u64, network.synapse_count() as u64, self.spikes(), self.bursts].map(HumanCount);
         let whole = format!("{spikes} spikes in {bursts} bursts of {neurons} neurons and {synapses} synapses");
-        Ok(writeln!(stdout(), "\n{whole}, {each:.3} ms a burst")?)
+        Ok(writeln!(stdout(), "\n{whole}, {each:.3} ms a burst on {}", self.device)?)
     }
 }

@@ -70,13 +70,66 @@ fn what_is_no_network_is_refused() {
     run("idle.json", &["--bursts", "2"]).succeeded();
     // Flags.
     run("network.json", &["--bursts", "0"]).failed(2, &["--bursts"]);
-    run("network.json", &["--device", "cuda"]).failed(2, &["cuda", "cpu"]);
+    run("network.json", &["--device", "tpu"]).failed(2, &["tpu", "cpu"]);
+    run("network.json", &["--device", "reference"]).failed(2, &["reference", "cpu"]);
     run("network.json", &["--threads", "5000"]).failed(1, &["threads", "5000", "4096"]);
     // Nothing of others is replaced, and nothing is run for nothing.
     fs::write(workspace.path("mine.svg"), "<svg></svg>").unwrap();
     run("network.json", &["--raster", "mine.svg"]).failed(1, &["mine.svg", "--raster"]);
     assert_eq!(fs::read_to_string(workspace.path("mine.svg")).unwrap(), "<svg></svg>");
     run("network.json", &["--raster", "nowhere/a.svg"]).failed(1, &["nowhere/a.svg"]);
+}
+
+/// One value, two and three of the CPU, and the choice of the command: what is told of spikes and the picture are the same.
+#[test]
+fn devices_do_not_show() {
+    let workspace = workspace();
+    let outcome = |device: &str| {
+        let run = workspace.run(&["spikes", "run", "network.json", "--device", device, "--raster", "a.svg"]);
+        run.succeeded();
+        // The last line has a time and the device.
+        let (spikes, last) = run.stdout.split_once(" ms a burst on ").expect("a time");
+        let spikes = spikes.rsplit_once(", ").expect("a time").0.to_owned();
+        let told = last.lines().next().expect("a device").to_owned();
+        (spikes, fs::read_to_string(workspace.path("a.svg")).unwrap(), told)
+    };
+    // What all others are compared with.
+    let one = outcome("cpu");
+    assert_eq!(one.2, "cpu");
+    for (device, told) in [("best", "cpu"), ("cpu,cpu", "cpu,cpu"), ("cpu,cpu,cpu", "cpu,cpu,cpu")] {
+        let other = outcome(device);
+        assert_eq!((&other.0, &other.1, other.2.as_str()), (&one.0, &one.1, told), "{device}");
+    }
+}
+
+/// GPUs, where this build has their backends and the machine has them.
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+#[test]
+fn gpus_do_not_show() {
+    let workspace = workspace();
+    // The reference is the processor.
+    let cpu = workspace.run(&["spikes", "run", "network.json", "--raster", "cpu.svg"]);
+    cpu.succeeded();
+    for (name, built_in) in [("cuda", cfg!(feature = "cuda")), ("wgpu", cfg!(feature = "wgpu"))] {
+        if !built_in {
+            continue;
+        }
+        // One value of the backend, and two that share the network.
+        for device in [name.to_owned(), format!("{name},{name}")] {
+            let raster = format!("{name}.svg");
+            let _ = fs::remove_file(workspace.path(&raster));
+            let run = workspace.run(&["spikes", "run", "network.json", "--device", &device, "--raster", &raster]);
+            if run.code == Some(1) && run.stderr.contains(&format!("no {name} device")) {
+                hecate_conformance::require::skip(name, &run.stderr);
+                continue;
+            }
+            run.succeeded();
+            // Counts by area first, since they tell more than pictures.
+            assert_eq!([row(&run.stdout, "1"), row(&run.stdout, "3")], [row(&cpu.stdout, "1"), row(&cpu.stdout, "3")]);
+            let picture = |file: &str| fs::read_to_string(workspace.path(file)).unwrap();
+            assert!(picture(&raster) == picture("cpu.svg"), "{device} draws another picture");
+        }
+    }
 }
 
 /// Small ones: figures are another matter.
@@ -88,7 +141,19 @@ fn sizes_are_measured() {
     bench.succeeded();
     // Synapses of the larger one, and what two sizes are for.
     assert!(bench.stdout.contains("30,000") && bench.stdout.contains("slope of the fastest"), "{bench:?}");
+    // Drawn targets, another share, and parts.
+    let line =
+        ["spikes", "bench", "--neurons", "900", "--synapses", "3", "--bursts", "9", "--seed", "4", "--firing", "0.5"];
+    let drawn = workspace.run(&[&line[..], &["--device", "cpu,cpu"]].concat());
+    drawn.succeeded();
+    assert!(drawn.stdout.contains("2,700") && drawn.stdout.contains("cpu,cpu"), "{drawn:?}");
     workspace.run(&["spikes", "bench", "--neurons", "0"]).failed(2, &["--neurons"]);
+    workspace.run(&["spikes", "bench", "--firing", "0"]).failed(1, &["--firing"]);
+    // Refused before memory is taken: more synapses than there can be, and a choice that the CPU has not.
+    // The bound is that of synapses.
+    let large = ["spikes", "bench", "--neurons", "16000000", "--synapses", "10000"];
+    workspace.run(&large).failed(1, &["synapses", "1073741824"]);
+    workspace.run(&["spikes", "bench", "--neurons", "100", "--block", "128"]).failed(1, &["block", "128"]);
 }
 
 /// Ctrl-C ends a long run with what it has seen.

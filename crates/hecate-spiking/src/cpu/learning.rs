@@ -70,6 +70,21 @@ impl Learning {
     /// # Errors
     /// [`crate::Error::TooMany`], [`crate::Error::Memory`] where the synapses to be made have no room; nothing changes then.
     pub(crate) fn learn(&mut self, network: &Network, part: &Range<usize>, fired: &[Spike]) -> Result<()> {
+        self.archive(network, fired)?;
+        for mapping in network.mappings() {
+            match mapping.steps() {
+                Some(_) => self.learn_windows(network, part, mapping),
+                None => self.learn_pairs(network, part, mapping),
+            }
+        }
+        Ok(())
+    }
+
+    /// Archives what fired anywhere in a burst.
+    ///
+    /// # Errors
+    /// Those of [`Learning::learn`].
+    pub(crate) fn archive(&mut self, network: &Network, fired: &[Spike]) -> Result<()> {
         let mut ledger = Cow::Borrowed(&self.ledger);
         if network.mappings().iter().any(|mapping| mapping.made().is_some()) {
             // Asked on a copy: it is archived for good only if there is room.
@@ -80,13 +95,13 @@ impl Learning {
             Cow::Owned(archived) => self.ledger = archived,
             Cow::Borrowed(_) => self.ledger.archive(network, fired),
         }
-        for mapping in network.mappings() {
-            match mapping.steps() {
-                Some(_) => self.learn_windows(network, part, mapping),
-                None => self.learn_pairs(network, part, mapping),
-            }
-        }
         Ok(())
+    }
+
+    /// Bytes of its arrays.
+    pub(crate) fn bytes(&self, network: &Network) -> usize {
+        let entries = self.entries(network).len() + self.made.values().map(Vec::len).sum::<usize>();
+        size_of::<Entry>() * entries + size_of_val(&self.counts[..]) + size_of_val(&self.recent[..])
     }
 
     /// Refuses synapses to be made where there is no room for all of them.
@@ -126,31 +141,39 @@ impl Learning {
             }
         }
         indices().for_each(|index| self.counts[index] = 0);
-        if let Some(potential) = of.made() {
-            let blank = Entry { target: 0, weight: steps.rise, potential, kind: Kind::Excitatory };
-            self.make(network, of, blank);
-        }
+        let missing = self.missing(network, of);
+        self.make(of, missing);
     }
 
-    /// Makes what is missing between neurons that fired in all of a window, like `blank`.
-    fn make(&mut self, network: &Network, of: &Mapping, blank: Entry) {
-        let window = usize::from(of.window);
-        let sources = always(&self.ledger, of.source, window).unwrap_or_default();
-        let targets = always(&self.ledger, of.target, window).unwrap_or_default();
-        let index = |id: &u32| network.index(*id);
-        // Sources and targets ascend, and so do the rows that are made.
-        for source in sources.iter().filter_map(index) {
-            let row = network.row(source);
-            // Rows ascend by target, so that a synapse that is there is found by halving.
-            let missing = |target: &usize| row.binary_search_by_key(&(*target as u32), |entry| entry.target).is_err();
-            for target in targets.iter().filter_map(index).filter(missing) {
-                let made = self.made.entry(source as u32).or_default();
-                if let Err(place) = made.binary_search_by_key(&(target as u32), |entry| entry.target) {
-                    made.insert(place, Entry { target: target as u32, ..blank });
-                }
-            }
+    /// Source and target of the synapses that are to be made: those that are missing between neurons that fired in all of a window,
+    /// where the form makes them.
+    pub(crate) fn missing(&self, network: &Network, of: &Mapping) -> Vec<(u32, u32)> {
+        if of.made().is_none() {
+            return Vec::new();
         }
-        self.made.retain(|_, row| !row.is_empty());
+        let window = usize::from(of.window);
+        let index = |id: u32| network.index(id).map(|index| index as u32);
+        let always = |area| always(&self.ledger, area, window).unwrap_or_default().into_iter().filter_map(index);
+        let (targets, mut missing): (Vec<_>, _) = (always(of.target).collect(), Vec::new());
+        // Rows ascend by target, so that a synapse that is there is found by halving.
+        let has = |row: &[Entry], target: u32| row.binary_search_by_key(&target, |entry| entry.target).is_ok();
+        for source in always(of.source) {
+            let (row, made) = (network.row(source as usize), self.made.get(&source).map_or(&[][..], Vec::as_slice));
+            let absent = targets.iter().filter(|&&target| !has(row, target) && !has(made, target));
+            missing.extend(absent.map(|&target| (source, target)));
+        }
+        missing
+    }
+
+    /// Makes synapses that were [missing](Learning::missing).
+    pub(crate) fn make(&mut self, of: &Mapping, missing: Vec<(u32, u32)>) {
+        let (Some(potential), Some(steps)) = (of.made(), of.steps()) else { return };
+        for (source, target) in missing {
+            let row = self.made.entry(source).or_default();
+            // Rows that are made ascend too.
+            let place = row.partition_point(|entry| entry.target < target);
+            row.insert(place, Entry { target, weight: steps.rise, potential, kind: Kind::Excitatory });
+        }
     }
 
     /// The exponential form: by pairs of spikes of which the later one is of this burst.
@@ -183,6 +206,48 @@ impl Learning {
             let indices = spikes(&self.ledger, (area, age)).into_iter().filter_map(|id| network.index(id));
             indices.for_each(|index| self.recent[index] = 0);
         }
+    }
+}
+
+/// For devices that hold weights of their own.
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+impl Learning {
+    /// Takes over weights of the synapses into `part`: row by row, made ones after the network's own, as devices hold them.
+    pub(crate) fn set_weights(&mut self, network: &Network, part: &Range<usize>, weights: &[u8]) {
+        let mut weights = weights.iter();
+        for source in 0..network.count() as u32 {
+            for row in synapses(network, &mut self.entries, &mut self.made, source) {
+                let entries = within_mut(row, part).iter_mut();
+                entries.zip(&mut weights).for_each(|(entry, &weight)| entry.weight = weight);
+            }
+        }
+    }
+
+    /// As [`Learning::write`], with weights into `part` in the order of [`Learning::set_weights`].
+    pub(crate) fn write_with(
+        &self,
+        network: &Network,
+        part: &Range<usize>,
+        weights: &[u8],
+        state: &mut State,
+    ) -> Result<()> {
+        self.write(network, state)?;
+        if !network.learns() {
+            return Ok(());
+        }
+        let (mut weights, mut before) = (weights.iter(), 0);
+        for source in 0..network.count() {
+            let (own, made) = (&mut state.weights[network.rows[source]..network.rows[source + 1]], &mut state.made);
+            let places = within(network.row(source), part);
+            own[places].iter_mut().zip(&mut weights).for_each(|(own, &weight)| *own = weight);
+            // Those that were made stand one row after the other in a state.
+            let Some(row) = self.made.get(&(source as u32)) else { continue };
+            let row_made = &mut made[before..before + row.len()];
+            let places = within(row, part);
+            row_made[places].iter_mut().zip(&mut weights).for_each(|(synapse, &weight)| synapse.weight = weight);
+            before += row.len();
+        }
+        Ok(())
     }
 }
 

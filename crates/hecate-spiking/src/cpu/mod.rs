@@ -222,6 +222,15 @@ impl Spiking for Cpu {
         Ok(net.own.clone())
     }
 
+    /// A burst has ended when its call returns.
+    fn synchronize(&self, net: &Net) -> Result<()> {
+        self.check(net)
+    }
+
+    fn bytes(&self, net: &Net) -> usize {
+        net.tasks.iter().map(Task::bytes).sum::<usize>() + net.learning.bytes(&net.network)
+    }
+
     fn state(&self, net: &Net) -> Result<State> {
         self.check(net)?;
         if !net.heard {

@@ -62,6 +62,12 @@ impl Task {
         &self.fired
     }
 
+    /// Bytes of its arrays.
+    pub(super) fn bytes(&self) -> usize {
+        // A neuron has a potential of four bytes and two counts of two.
+        8 * (self.sums.len() + self.candidates.len() + self.potential.len())
+    }
+
     /// Writes its neurons into the state of the whole network.
     pub(super) fn write(&self, network: &Network, state: &mut State) {
         // Memory neurons have no place in these arrays.

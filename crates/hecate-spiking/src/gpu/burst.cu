@@ -40,9 +40,10 @@ __device__ __forceinline__ void add(u64* sums, u32* candidates, u32 target, u64 
 
 // sums.index_add_(0, targets[rows[fired]], contributions); then the same of `staged [S,3]`: index, low and high word.
 // A warp has one fired neuron at a time. `fired [*,2]` are indices and bits of potentials, `counts[parity]` of them.
+// `entries [high-low,2]` are the synapses from `low` to `high` of all: rows begin and end there.
 extern "C" __global__ void spiking_deliver(
     const u32* rows, const uint2* entries, const u32* sources, const uint2* fired, u32* counts, const u32* staged,
-    u64* sums, u32* candidates, u32 parity, u32 staged_count, u32 first
+    u64* sums, u32* candidates, u32 parity, u32 staged_count, u32 first, u32 low, u32 high
 ) {
     u32 thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
     u32 count = counts[parity];
@@ -50,12 +51,12 @@ extern "C" __global__ void spiking_deliver(
     if (first && thread == 0) counts[1 - parity] = 0;
     for (u32 i = thread >> 5; i < count; i += threads >> 5) {
         uint2 spike = fired[i];
-        u32 source = sources[spike.x], divisor = source & 0x7fffffffu, end = rows[spike.x + 1];
+        u32 source = sources[spike.x], divisor = source & 0x7fffffffu, end = min(rows[spike.x + 1], high);
         // round(clamp(potential, 0, 255)), half to even
         u32 driven = __float2uint_rn(fminf(fmaxf(__uint_as_float(spike.y), 0.0f), 255.0f));
-        for (u32 at = rows[spike.x] + (thread & 31); at < end; at += 32) {
+        for (u32 at = max(rows[spike.x], low) + (thread & 31); at < end; at += 32) {
             // Target, then weight, potential and kind by bytes from the lowest on.
-            uint2 entry = entries[at];
+            uint2 entry = entries[at - low];
             u32 potential = source >> 31 ? driven : entry.y >> 8 & 255;
             // The highest bit of a source says that it delivers its own potential.
             u64 amount = contribution(entry.y & 255, potential, divisor);

@@ -18,6 +18,9 @@ struct Parameters {
     burst: u32,
     // 1 where potentials of some neurons do not outlast a burst.
     forgets: u32,
+    // The first synapse of `entries` among all of the part, and the one after the last.
+    low: u32,
+    high: u32,
 }
 
 @group(0) @binding(0) var<uniform> parameters: Parameters;

@@ -1,7 +1,7 @@
 
 // Where the row of each neuron begins, and one more.
 @group(0) @binding(1) var<storage, read> rows: array<u32>;
-// Target, then weight, potential and kind by bytes from the lowest on.
+// The synapses from `low` to `high` of all: target, then weight, potential and kind by bytes from the lowest on.
 @group(0) @binding(2) var<storage, read> entries: array<vec2<u32>>;
 // By how many synapses a potential is shared; the highest bit: the neuron delivers its own potential.
 @group(0) @binding(3) var<storage, read> sources: array<u32>;
@@ -37,9 +37,9 @@ fn spiking_deliver(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_wo
         let spike = fired[i];
         let source = sources[spike.x];
         let driven = delivered(spike.y);
-        let end = rows[spike.x + 1u];
-        for (var at = rows[spike.x] + (id.x & 31u); at < end; at += 32u) {
-            let entry = entries[at];
+        let end = min(rows[spike.x + 1u], parameters.high);
+        for (var at = max(rows[spike.x], parameters.low) + (id.x & 31u); at < end; at += 32u) {
+            let entry = entries[at - parameters.low];
             let potential = select((entry.y >> 8u) & 255u, driven, (source >> 31u) == 1u);
             let amount = contribution(entry.y & 255u, potential, source & 0x7fffffffu);
             // An inhibitory synapse takes away: two words of a negative number.

@@ -1,115 +1,53 @@
 //! Networks on GPUs: what is the same for all of them.
 //!
 //! A burst is two kernels: what fired delivers, then neurons that something reached decide. Rows of synapses, states and what fired stay
-//! on the device. The host stages what comes from outside, and reads what it is asked for. Where areas are watched or synapses learn it
-//! reads what fired in every burst: the ledger and [`Learning`](crate::cpu::Learning) are the CPU's, and weights that changed are
-//! copied to the device.
+//! on the device, and so do weights that learn and who fired in their windows. The host stages what comes from outside, and reads what it
+//! is asked for. Only where synapses may be made does it read what fired in every burst.
 
 #[cfg(feature = "cuda")]
 mod cuda;
+mod engine;
+mod plastic;
 mod rows;
+mod stimulus;
+#[cfg(test)]
+mod tests;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 
-use crate::{
-    Error, Network, Result, Spike, State, Stimulus, builder,
-    cpu::Learning,
-    fixed,
-    network::{FATIGUE, POWER},
-    state,
-};
+use crate::{Error, Network, Result, Spike, State, Stimulus, builder, fixed, state};
+use engine::{Arrays, Decided, Delivered, Engine, List};
 use hecate_core::{Device, DeviceId, Tensor};
+use plastic::Plastic;
 use rows::Rows;
-use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc};
-
-/// What a GPU starts; arrays are of 32-bit words.
-pub(crate) trait Engine: Device {
-    /// Adds what `fired` and `staged` deliver to the sums of their targets.
-    fn deliver(&self, net: &Arrays<Self>, of: &Delivered<'_, Self>) -> Result<()>;
-
-    /// Neurons that something reached fire, or leak.
-    fn decide(&self, net: &Arrays<Self>, of: &Decided) -> Result<()>;
-}
-
-/// Arrays of a part of a network, on its device.
-pub(crate) struct Arrays<D: Device> {
-    pub(crate) rows: Rows<D>,
-    /// What reached each neuron in this burst: low and high word; zero between bursts.
-    pub(crate) sums: Tensor<D>,
-    /// Bits of the neurons that something reached; zero between bursts.
-    pub(crate) candidates: Tensor<D>,
-    /// Bits of potentials; memory neurons have none.
-    pub(crate) potentials: Tensor<D>,
-    /// Refractory bursts in the low half, times fired in a row in the high one.
-    pub(crate) states: Tensor<D>,
-    /// Which row of `table` each neuron has.
-    pub(crate) sorts: Tensor<D>,
-    /// What decides whether a neuron fires: 8 words a sort.
-    pub(crate) table: Tensor<D>,
-    /// What fired in the last burst and in this one, by parity of the burst: index and bits of the potential, in any order.
-    pub(crate) fired: [Tensor<D>; 2],
-    /// How many these are.
-    pub(crate) counts: Tensor<D>,
-}
-
-/// What is delivered by one kernel.
-pub(crate) struct Delivered<'a, D: Device> {
-    pub(crate) fired: &'a Tensor<D>,
-    pub(crate) counts: &'a Tensor<D>,
-    /// Which of `counts` is that of `fired`.
-    pub(crate) parity: u32,
-    /// Index in the part, low and high word of an amount.
-    pub(crate) staged: &'a Tensor<D>,
-    pub(crate) staged_count: usize,
-    /// Whether the burst begins with it.
-    pub(crate) first: bool,
-    /// How many neurons may have fired at most.
-    pub(crate) most: usize,
-}
-
-impl<D: Device> Delivered<'_, D> {
-    /// Threads that have something to do: 32 for each neuron that may have fired, and one for each staged amount.
-    pub(crate) fn threads(&self) -> usize {
-        self.most.saturating_mul(32).max(self.staged_count)
-    }
-}
-
-/// What is decided.
-pub(crate) struct Decided {
-    /// Which list and count take what fires.
-    pub(crate) parity: u32,
-    /// Neurons of the part, memory neurons among them.
-    pub(crate) count: usize,
-    /// Neurons of the part that have a state.
-    pub(crate) neurons: usize,
-    /// Index of the first.
-    pub(crate) start: usize,
-    /// The number of the burst, modulo 2³².
-    pub(crate) burst: u32,
-    /// Whether potentials of some do not outlast a burst.
-    pub(crate) forgets: bool,
-}
+use std::{fmt, ops::Range, sync::Arc};
 
 /// A network, or a part of it, on a GPU.
-pub struct DeviceNet<D: Device> {
+// Whoever is outside names it as `Spiking::Net` alone.
+#[allow(private_bounds)]
+pub struct DeviceNet<D: Engine> {
     device: DeviceId,
     network: Arc<Network>,
     part: Range<usize>,
     /// Number of bursts so far.
     burst: u64,
+    kernels: D::Kernels,
     arrays: Arrays<D>,
     forgets: bool,
     /// What the last burst staged, with its copy on the device: equal bursts copy nothing.
     staged: (Vec<u32>, Tensor<D>),
     /// What fired outside of the part in the last burst that was heard, ascending by id.
     others: Vec<Spike>,
+    /// The same on the device, with their number; none for none.
+    other_list: Option<[Tensor<D>; 2]>,
     /// Whether the last burst was heard.
     heard: bool,
     /// Where synapses learn or areas are watched.
-    learning: Option<Learning>,
+    plastic: Option<Plastic<D>>,
 }
 
-impl<D: Device> fmt::Debug for DeviceNet<D> {
+#[allow(private_bounds)]
+impl<D: Engine> fmt::Debug for DeviceNet<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "DeviceNet(neurons {:?} after {} bursts on {})", self.part, self.burst, self.device)
     }
@@ -126,6 +64,19 @@ fn words<D: Device>(device: &D, mut words: Vec<u32>) -> Result<Tensor<D>> {
 /// Zeros on a device.
 fn zeros<D: Device>(device: &D, count: usize) -> Result<Tensor<D>> {
     Ok(Tensor::zeros(device, [count.max(1)], hecate_core::DType::U32)?)
+}
+
+/// Refuses an array over what the device binds, with the way out.
+fn too_large(what: &'static str, bytes: u64, most: u64) -> Result<()> {
+    if bytes <= most { Ok(()) } else { Err(Error::TooLarge { what, bytes, most }) }
+}
+
+/// What fired elsewhere, and its number in the place of both counters; none for none.
+fn other_list<D: Device>(device: &D, network: &Network, others: &[Spike]) -> Result<Option<[Tensor<D>; 2]>> {
+    if others.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some([words(device, listed(network, others))?, words(device, vec![others.len() as u32; 2])?]))
 }
 
 /// Index and bits of the potential of each spike.
@@ -162,32 +113,38 @@ fn table(network: &Network) -> Vec<u32> {
 impl<D: Engine> DeviceNet<D> {
     /// As [`Spiking::load_part`](crate::Spiking::load_part).
     pub(crate) fn load(device: &D, network: &Arc<Network>, state: &State, part: Range<usize>) -> Result<Self> {
+        Self::load_split(device, network, state, part, device.most_bytes())
+    }
+
+    /// The same with no more than so many bytes of synapses in an array.
+    fn load_split(device: &D, network: &Arc<Network>, state: &State, part: Range<usize>, most: u64) -> Result<Self> {
         state.check(network)?;
         if part.is_empty() || part.end > network.count() {
             return Err(Error::Part { start: part.start, end: part.end, count: network.count() });
         }
         // As many bytes as the arrays that are copied, and learning's own.
         network.check_memory("a spiking network", 48)?;
-        let watches = network.areas().iter().any(|area| network.watched(area) > 0);
-        let learning = if network.learns() || watches { Some(Learning::new(network, state)?) } else { None };
         // What fired outside of the part comes to the kernels by a list of its own.
         let inside = |spike: &&Spike| network.index(spike.neuron).is_some_and(|index| part.contains(&index));
         let (own, others): (Vec<_>, Vec<_>) = state.fired.iter().partition(inside);
-        let arrays = Arrays::new(device, network, state, &part, learning.as_ref(), &own)?;
-        let forgets = network.dynamics.iter().any(|of| !of.accumulate);
+        let plastic = Plastic::new(device, network, state)?;
+        let rows = Rows::new(device, network, &part, plastic.as_ref().map(|plastic| &plastic.learning), most)?;
+        let arrays = Arrays::new(device, network, state, &part, rows, &own)?;
         let net = Self {
             device: device.id().clone(),
             network: Arc::clone(network),
             burst: state.burst,
+            kernels: device.kernels(plastic.is_some())?,
             arrays,
-            forgets,
+            forgets: network.dynamics.iter().any(|of| !of.accumulate),
             staged: (Vec::new(), words(device, Vec::new())?),
+            other_list: other_list(device, network, &others)?,
             others,
             heard: true,
-            learning,
+            plastic,
             part,
         };
-        tracing::debug!(?net, synapses = network.synapse_count(), "loaded a spiking network");
+        tracing::debug!(?net, synapses = network.synapse_count(), bytes = net.bytes(), "loaded a spiking network");
         Ok(net)
     }
 
@@ -197,6 +154,25 @@ impl<D: Engine> DeviceNet<D> {
             return Ok(());
         }
         Err(Error::OtherDevice { found: self.device.clone(), expected: device.id().clone() })
+    }
+
+    /// As [`Spiking::bytes`](crate::Spiking::bytes).
+    pub(crate) fn bytes(&self) -> usize {
+        let words =
+            self.arrays.words() + self.staged.1.shape().count() + self.plastic.as_ref().map_or(0, Plastic::words);
+        4 * words
+    }
+
+    /// As [`Spiking::set_block`](crate::Spiking::set_block).
+    pub(crate) fn set_block(&mut self, device: &D, threads: u32) -> Result<()> {
+        self.check(device)?;
+        D::set_block(&mut self.kernels, threads)
+    }
+
+    /// As [`Spiking::synchronize`](crate::Spiking::synchronize).
+    pub(crate) fn synchronize(&self, device: &D) -> Result<()> {
+        self.check(device)?;
+        Ok(device.synchronize()?)
     }
 
     /// Neurons of the part that have a state.
@@ -210,58 +186,60 @@ impl<D: Engine> DeviceNet<D> {
         (self.burst & 1) as usize
     }
 
-    /// What comes from outside and from power, one entry a neuron of the part.
-    fn inject(&self, stimulus: Stimulus<'_>) -> Vec<u32> {
-        let network = &self.network;
-        let mut amounts = BTreeMap::<usize, i64>::new();
-        let mut add = |index: usize, potential: f32| {
-            if self.part.contains(&index) {
-                *amounts.entry(index - self.part.start).or_default() += fixed::to_fixed(potential);
-            }
-        };
-        // Amounts of one neuron add up before they are copied.
-        let staged = stimulus.staged.iter().filter_map(|&(id, potential)| Some((network.index(id)?, potential)));
-        staged.for_each(|(index, potential)| add(index, potential));
-        network.members(POWER).first().into_iter().for_each(|&index| add(index as usize, network.power()));
-        if stimulus.fatigue {
-            network.members(FATIGUE).iter().for_each(|&index| add(index as usize, network.power()));
-        }
-        let words = |(index, amount): (usize, i64)| [index as u32, amount as u32, (amount >> 32) as u32];
-        amounts.into_iter().flat_map(words).collect()
+    /// What fired of the part in the last burst.
+    fn list(&self) -> List<'_, D> {
+        let parity = self.parity();
+        let (fired, counts) = (&self.arrays.fired[parity], &self.arrays.counts);
+        List { fired, counts, parity: parity as u32, most: self.part.len() }
+    }
+
+    /// What fired outside of the part in the last burst that was heard.
+    fn others(&self) -> Option<List<'_, D>> {
+        let [fired, counts] = self.other_list.as_ref()?;
+        Some(List { fired, counts, parity: 0, most: self.others.len() })
     }
 
     /// As [`Spiking::fire`](crate::Spiking::fire).
     pub(crate) fn fire(&mut self, device: &D, stimulus: Stimulus<'_>) -> Result<()> {
+        self.stage(device, stimulus)?;
+        self.queue(device)
+    }
+
+    /// As [`Spiking::bursts`](crate::Spiking::bursts).
+    pub(crate) fn bursts(&mut self, device: &D, stimulus: Stimulus<'_>, count: u64) -> Result<()> {
+        self.stage(device, stimulus)?;
+        (0..count).try_for_each(|_| {
+            self.queue(device)?;
+            self.hear(device, &[])
+        })
+    }
+
+    /// Brings to the device what comes from outside, unless it is there.
+    fn stage(&mut self, device: &D, stimulus: Stimulus<'_>) -> Result<()> {
         self.check(device)?;
         if !self.heard {
             return Err(Error::Order { found: "was to fire before its last burst was heard" });
         }
         stimulus.check(&self.network)?;
-        let staged = self.inject(stimulus);
+        let staged = stimulus::amounts(&self.network, &self.part, stimulus);
         if staged != self.staged.0 {
             self.staged = (staged.clone(), words(device, staged)?);
         }
-        let others = match self.others.len() {
-            0 => None,
-            count => Some((words(device, listed(&self.network, &self.others))?, words(device, vec![count as u32; 2])?)),
-        };
-        // All that can be refused was: from here on work is queued.
-        let parity = self.parity();
-        let (staged_count, most) = (self.staged.0.len() / 3, self.part.len());
-        let of = Delivered {
-            fired: &self.arrays.fired[parity],
-            counts: &self.arrays.counts,
-            parity: parity as u32,
-            staged: &self.staged.1,
-            staged_count,
-            first: true,
-            most,
-        };
-        device.deliver(&self.arrays, &of)?;
-        if let Some((fired, counts)) = &others {
-            let most = self.others.len();
-            let of = Delivered { fired, counts, parity: 0, staged_count: 0, first: false, most, ..of };
-            device.deliver(&self.arrays, &of)?;
+        Ok(())
+    }
+
+    /// Queues a burst of what was staged. All that a user can get wrong was refused.
+    fn queue(&mut self, device: &D) -> Result<()> {
+        let (own, staged) = (self.list(), &self.staged.1);
+        let mut first = true;
+        for list in [Some(own), self.others()].into_iter().flatten() {
+            for segment in &self.arrays.rows.segments {
+                // What is staged comes once, and counters begin anew once.
+                let staged_count = if first { self.staged.0.len() / 3 } else { 0 };
+                let of = Delivered { list, segment, staged, staged_count, first };
+                device.deliver(&self.kernels, &self.arrays, &of)?;
+                first = false;
+            }
         }
         self.burst = self.burst.wrapping_add(1);
         let decided = Decided {
@@ -276,7 +254,7 @@ impl<D: Engine> DeviceNet<D> {
         // Parts exchange what fired before the next burst.
         self.heard = false;
         tracing::trace!(burst = self.burst, staged = self.staged.0.len() / 3, "a burst");
-        device.decide(&self.arrays, &decided)
+        device.decide(&self.kernels, &self.arrays, &decided)
     }
 
     /// As [`Spiking::hear`](crate::Spiking::hear).
@@ -291,19 +269,27 @@ impl<D: Engine> DeviceNet<D> {
             let (found, expected) = (others[index].neuron, "a neuron of another part");
             return Err(builder::value("spike of another part", index, "neuron", found, expected));
         }
-        // Learning is the CPU's: fired sets come to the host, and new rows go back.
-        if self.learning.is_some() {
-            let fired = self.gathered(device, others)?;
-            if let Some(learning) = &mut self.learning {
-                learning.learn(&self.network, &self.part, &fired)?;
-                if self.network.learns() {
-                    self.arrays.rows = Rows::new(device, &self.network, &self.part, Some(learning))?;
-                }
-            }
+        let list = other_list(device, &self.network, others)?;
+        // It is moved out so that the rest can be read beside it.
+        if let Some(mut plastic) = self.plastic.take() {
+            let archived = plastic.archive(&self.network, || self.gathered(device, others));
+            let learned = archived.and_then(|()| {
+                (self.others, self.other_list) = (others.to_vec(), list);
+                self.learn(device, &mut plastic)
+            });
+            self.plastic = Some(plastic);
+            learned?;
+        } else {
+            (self.others, self.other_list) = (others.to_vec(), list);
         }
-        self.others = others.to_vec();
         self.heard = true;
         Ok(())
+    }
+
+    /// Notes what fired anywhere, and lets weights change by it.
+    fn learn(&mut self, device: &D, plastic: &mut Plastic<D>) -> Result<()> {
+        plastic.note(device, &self.kernels, self.list(), self.others())?;
+        plastic.learn(device, &self.kernels, &self.network, &self.part, &mut self.arrays)
     }
 
     /// What fired of the part and what `others` did, ascending by id.
@@ -324,10 +310,14 @@ impl<D: Engine> DeviceNet<D> {
             hecate_core::Host::U32(words) => words,
             _ => Vec::new(),
         };
+        // Index above potential: whole words sort fastest.
+        let mut found: Vec<_> =
+            words.chunks_exact(2).map(|word| u64::from(word[0]) << 32 | u64::from(word[1])).collect();
+        found.sort_unstable();
+        let network = &self.network;
         let spike =
-            |word: &[u32]| Spike { neuron: self.network.id(word[0] as usize), potential: f32::from_bits(word[1]) };
-        let mut fired: Vec<_> = words.chunks_exact(2).map(spike).collect();
-        fired.sort_unstable_by_key(|spike| spike.neuron);
+            |word: u64| Spike { neuron: network.id((word >> 32) as usize), potential: f32::from_bits(word as u32) };
+        let fired = found.into_iter().map(spike).collect();
         Ok(fired)
     }
 
@@ -348,24 +338,27 @@ impl<D: Engine> DeviceNet<D> {
             state.refractory[index] = states[place] as u16;
             state.in_a_row[index] = (states[place] >> 16) as u16;
         }
-        if let Some(learning) = &self.learning {
-            learning.write(&self.network, &mut state)?;
+        if let Some(plastic) = &self.plastic {
+            plastic.write(&self.network, &self.part, &self.arrays.rows, &mut state)?;
         }
         Ok(state)
     }
 }
 
-impl<D: Device> Arrays<D> {
+impl<D: Engine> Arrays<D> {
     /// Of a state that was checked.
     fn new(
         device: &D,
         network: &Network,
         state: &State,
         part: &Range<usize>,
-        learning: Option<&Learning>,
+        rows: Rows<D>,
         own: &[Spike],
     ) -> Result<Self> {
         let (count, neurons) = (part.len(), network.neuron_count());
+        // The largest arrays beside synapses: two words a neuron of the part, one a neuron of the network.
+        too_large("sums of neurons", 8 * count as u64, device.most_bytes())?;
+        too_large("rows of synapses", 4 * (network.count() as u64 + 1), device.most_bytes())?;
         let range = part.start.min(neurons)..part.end.min(neurons);
         let potentials = state.potential[range.clone()].iter().map(|&potential| fixed::flushed(potential).to_bits());
         let counts = state.refractory[range.clone()].iter().zip(&state.in_a_row[range.clone()]);
@@ -378,7 +371,7 @@ impl<D: Device> Arrays<D> {
         let mut counts = vec![0; 2];
         counts[(state.burst & 1) as usize] = own.len() as u32;
         Ok(Self {
-            rows: Rows::new(device, network, part, learning)?,
+            rows,
             sums: zeros(device, 2 * count)?,
             candidates: zeros(device, count.div_ceil(32))?,
             potentials: words(device, potentials.collect())?,
@@ -413,6 +406,22 @@ macro_rules! spiking {
 
             fn hear(&self, net: &mut Self::Net, others: &[$crate::Spike]) -> $crate::Result<()> {
                 net.hear(self, others)
+            }
+
+            fn bursts(&self, net: &mut Self::Net, stimulus: $crate::Stimulus<'_>, count: u64) -> $crate::Result<()> {
+                net.bursts(self, stimulus, count)
+            }
+
+            fn synchronize(&self, net: &Self::Net) -> $crate::Result<()> {
+                net.synchronize(self)
+            }
+
+            fn bytes(&self, net: &Self::Net) -> usize {
+                net.bytes()
+            }
+
+            fn set_block(&self, net: &mut Self::Net, threads: u32) -> $crate::Result<()> {
+                net.set_block(self, threads)
             }
 
             fn fired(&self, net: &Self::Net) -> $crate::Result<Vec<$crate::Spike>> {

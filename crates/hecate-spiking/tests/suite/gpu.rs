@@ -2,7 +2,7 @@
 
 use crate::{generated::beside, recorded, require, specs::Spec, vectors};
 use hecate_cuda::Cuda;
-use hecate_spiking::{Error, MEMORY, Shards, Spiking, State, Stimulus};
+use hecate_spiking::{Cpu, Error, Form, MEMORY, Mapping, Neuron, Shards, Spiking, State, Stimulus};
 use hecate_wgpu::{Selection, Wgpu};
 
 /// Two values of the first GPU, or what a missing one means.
@@ -35,6 +35,70 @@ fn generated<D: Spiking>(device: &D) {
         fired += beside(&format!("network {seed}"), device, &spec.build().expect("a network"), &spec);
     }
     assert!(fired > 4000, "{fired} spikes");
+}
+
+/// Windows and histories of more bursts than a word has bits, on one value and in parts: states are those of the CPU, histories among
+/// them, and go on where they were read.
+fn long_windows<D: Spiking>([first, second]: &[D; 2]) {
+    let cpu = Cpu::with_threads(1).expect("a thread");
+    let two = Shards::new([first.clone(), second.clone()]).expect("devices");
+    for (seed, window) in [(6000, 31), (6001, 32), (6002, 33), (6003, 64), (6004, 65)] {
+        let mut spec = Spec { start: vec![], ..Spec::draw(seed, 40, 140) };
+        // Some fire in all bursts of a window, most in some of it.
+        for (index, neuron) in spec.neurons.iter_mut().enumerate() {
+            *neuron = Neuron { leak: 0.5, area: neuron.area, ..Neuron::new(neuron.area, 100.0) };
+            let stages = |(_, (staged, _)): (usize, &mut (Vec<(u32, f32)>, bool))| staged.push((index as u32, 1e7));
+            spec.bursts
+                .iter_mut()
+                .enumerate()
+                .filter(|(burst, _)| index % 3 != 2 || burst % 7 == index % 7)
+                .for_each(stages);
+        }
+        spec.areas[2].history = 97;
+        let form = Form::Classic { constant: 1, ltp: 2, ltd: 1 };
+        spec.mappings =
+            [(1, 2), (3, 3), (4, 1)].map(|(source, target)| Mapping { source, target, window, form }).into();
+        spec.mappings.push(Mapping { source: 2, target: 5, window: 99, form: Form::Exponential });
+        let network = spec.build().expect("a network");
+        let start = State::start(&network).expect("room");
+        let mut expected = cpu.load(&network, &start).expect("a network");
+        // One value and two, from the same beginning.
+        let (mut one, mut parts) = (first.load(&network, &start).expect("it"), two.load(&network, &start).expect("it"));
+        for (number, (staged, fatigue)) in spec.bursts.iter().enumerate() {
+            let stimulus = Stimulus { staged, fatigue: *fatigue };
+            cpu.burst(&mut expected, stimulus).expect("a burst");
+            first.burst(&mut one, stimulus).expect("a burst");
+            two.burst(&mut parts, stimulus).expect("a burst");
+            if number % 23 == 22 {
+                let state = cpu.state(&expected).expect("its state");
+                assert!(first.state(&one).expect("its state") == state, "network {seed}, burst {number}");
+                assert!(two.state(&parts).expect("its state") == state, "network {seed} in parts, burst {number}");
+                one = first.load(&network, &state).expect("its own state");
+            }
+        }
+        let (weights, before) = (cpu.state(&expected).expect("its state").weights, start.weights);
+        assert!(weights.iter().zip(&before).any(|(now, then)| now > then), "network {seed}: nothing grew");
+        assert!(weights.iter().zip(&before).any(|(now, then)| now < then), "network {seed}: nothing shrank");
+    }
+}
+
+/// Bursts that are queued at once are those that come one by one, with and without learning.
+fn queued<D: Spiking>([device, _]: &[D; 2]) {
+    for seed in 7000..7020 {
+        let spec = Spec::draw(seed, 40, 1);
+        let network = spec.build().expect("a network");
+        let start = State::start(&network).expect("room");
+        let load = || device.load(&network, &start).expect("a network");
+        // Two copies of one network.
+        let (mut at_once, mut one_by_one) = (load(), load());
+        let stimulus = Stimulus { staged: &spec.bursts[0].0, fatigue: spec.bursts[0].1 };
+        device.bursts(&mut at_once, stimulus, 9).expect("bursts");
+        (0..9).for_each(|_| device.burst(&mut one_by_one, stimulus).expect("a burst"));
+        device.synchronize(&at_once).expect("an end");
+        let state = device.state(&at_once).expect("its state");
+        assert!(state == device.state(&one_by_one).expect("its state"), "network {seed}");
+        assert_eq!(state.burst, 9);
+    }
 }
 
 /// A thousand bursts, without learning: that would connect all neurons by then.
@@ -129,6 +193,16 @@ macro_rules! backends {
             #[test]
             fn networks_in_parts() {
                 if let Some(both) = $open() { parts(&both) }
+            }
+
+            #[test]
+            fn windows_of_many_bursts() {
+                if let Some(both) = $open() { long_windows(&both) }
+            }
+
+            #[test]
+            fn bursts_at_once() {
+                if let Some(both) = $open() { queued(&both) }
             }
 
             #[test]
