@@ -194,6 +194,8 @@ impl<'a, B: Backend> Engine<'a, B> {
                 Err(refusal) => drop(request::refuse(&writing, refusal)),
             }
         }
+        // Whoever got a word of a text finds it counted.
+        self.metrics.running.set(self.texts.len());
     }
 
     /// Reads prompts: a segment, or several short ones that are no longer together.

@@ -38,8 +38,8 @@ fn broken_drivers() {
         command.args(["tests::driver::asking", "--exact", "--ignored", "--nocapture"]);
         let output = command.env("LD_LIBRARY_PATH", folder.path()).output().expect("it ran");
         let (told, printed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(told.contains(expected), "{name}: {told}");
-        assert!(output.status.success() && printed.is_empty(), "{name}: {printed}");
+        assert!(told.contains(expected), "{name}, {}: {told}{printed}", output.status);
+        assert!(output.status.success() && printed.is_empty(), "{name}, {}: {printed}", output.status);
     }
 }
 

@@ -105,12 +105,12 @@ fn damage_is_told_by_line_and_reason() {
     assert_eq!(refused("").0, 1);
 }
 
-/// The README's file is a network, whose neurons fire.
+/// The file of `docs/spiking.md` is a network, whose neurons fire.
 #[test]
-fn the_readme_shows_a_network() {
+fn the_documentation_shows_a_network() {
     // The block of JSON, without its fences.
-    let readme = include_str!("../../README.md");
-    let (_, rest) = readme.split_once("```json\n").expect("a file");
+    let page = include_str!("../../../../docs/spiking.md");
+    let (_, rest) = page.split_once("```json\n").expect("a file");
     let (text, _) = rest.split_once("```").expect("its end");
     let experiment = Experiment::parse(text).expect("a good file");
     let cpu = Cpu::with_threads(1).expect("a thread");
