@@ -4,7 +4,7 @@
 #include "bias.cuh"
 #include "recurrent.cuh"
 
-// x + y, as a function that can be handed on.
+// x + y, as a function object.
 __device__ __forceinline__ float added(float x, float y) { return x + y; }
 // The larger of two; NaN stays.
 __device__ __forceinline__ float larger(float x, float y) { return x > y || x != x ? x : y; }
